@@ -1,0 +1,67 @@
+# The front of the build: `make help` lists the targets. CMake does the work (CMakePresets.json).
+SHELL := /bin/bash
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+export CCACHE_SLOPPINESS := pch_defines,time_macros
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test bench build-times core asan tsan cuda install format lint clean
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: ## Install what the build needs (Debian packages; needs root or sudo)
+	@tools/setup.sh
+
+build: setup ## Build everything into build/release
+	@cmake --preset release $(CMAKE_FLAGS) > /dev/null
+	@cmake --build --preset release -j $(JOBS)
+
+demo: build ## Compare HKT with flat attention on a small causal problem
+	@build/release/bin/strata_demo
+
+test: setup core asan ## Build and run all tests, also without torch and under sanitizers
+	@cmake --preset release -DSTRATA_WERROR=ON $(CMAKE_FLAGS) > /dev/null
+	@cmake --build --preset release -j $(JOBS)
+	@ctest --preset release
+
+bench: build ## Measure the figures; prints a table and writes build/bench.json
+	@build/release/bin/hkt_bench --json build/bench.json --build-times build/build_times.json
+
+build-times: setup ## Time clean builds of the core and of everything, for `make bench` to report
+	@tools/build_times.sh build/build_times.json $(JOBS)
+
+core: setup ## Build and test the core without torch
+	@cmake --preset core > /dev/null
+	@cmake --build --preset core -j $(JOBS)
+	@ctest --preset core
+
+asan: setup ## Test the core under the address and undefined-behaviour sanitizers
+	@cmake --preset asan > /dev/null
+	@cmake --build --preset asan -j $(JOBS)
+	@ctest --preset asan
+
+tsan: ## Test the core under the thread sanitizer (clang)
+	@tools/setup.sh --tsan
+	@cmake --preset tsan > /dev/null
+	@cmake --build --preset tsan -j $(JOBS)
+	@ctest --preset tsan
+
+cuda: ## Build against the PyTorch of the active python3, on a machine with a GPU
+	@cmake --preset cuda $(CMAKE_FLAGS) > /dev/null
+	@cmake --build --preset cuda -j $(JOBS)
+
+install: build ## Install the libraries, headers and the Python package under PREFIX
+	@cmake --install build/release --prefix $(PREFIX)
+
+format: ## Format the sources
+	@tools/setup.sh --lint
+	@git ls-files '*.h' '*.cc' | xargs clang-format -i
+
+lint: ## Check formatting and run clang-tidy
+	@tools/setup.sh --lint
+	@git ls-files '*.h' '*.cc' | xargs clang-format --dry-run --Werror
+	@cmake --preset dev > /dev/null && cmake --build --preset dev -j $(JOBS) > /dev/null
+	@git ls-files 'src/*.cc' | xargs -P $(JOBS) -n 1 clang-tidy --quiet -p build/dev
+
+clean: ## Remove build/
+	@rm -rf build

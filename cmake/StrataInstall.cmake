@@ -1,0 +1,29 @@
+# `find_package(strata)` gives strata::core; `find_package(strata COMPONENTS torch)` gives strata::torch as well.
+include(CMakePackageConfigHelpers)
+set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/strata)
+
+install(DIRECTORY include/strata DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS strata EXPORT strataCore)
+install(EXPORT strataCore NAMESPACE strata:: DESTINATION ${config_dir} FILE strataCore.cmake)
+
+if(TARGET strata_torch)
+  install(TARGETS strata_torch EXPORT strataTorch)
+  install(EXPORT strataTorch NAMESPACE strata:: DESTINATION ${config_dir} FILE strataTorch.cmake)
+  install(DIRECTORY src/model src/torch DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/strata FILES_MATCHING PATTERN "*.h"
+          PATTERN "compat.h" EXCLUDE)
+
+  # The Python package, told where the operator library lies.
+  set(python_dir ${CMAKE_INSTALL_LIBDIR}/python3/dist-packages)
+  file(RELATIVE_PATH STRATA_LIBRARY_FROM_PACKAGE /prefix/${python_dir}/strata
+       /prefix/${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME:strata_torch>)
+  file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/_installed.py
+       CONTENT "# Written by the installation.\nLIBRARY = \"${STRATA_LIBRARY_FROM_PACKAGE}\"\n")
+  install(DIRECTORY python/strata DESTINATION ${python_dir} FILES_MATCHING PATTERN "*.py")
+  install(FILES ${PROJECT_BINARY_DIR}/_installed.py DESTINATION ${python_dir}/strata)
+endif()
+
+configure_package_config_file(cmake/strataConfig.cmake.in ${PROJECT_BINARY_DIR}/strataConfig.cmake
+                              INSTALL_DESTINATION ${config_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/strataConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/strataConfig.cmake ${PROJECT_BINARY_DIR}/strataConfigVersion.cmake
+        DESTINATION ${config_dir})

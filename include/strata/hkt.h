@@ -1,0 +1,92 @@
+// HKT attention: scores at several resolutions, mixed by convex weights under one softmax (docs/MATH.md, section 1).
+//
+//   S_ij = scale * sum_l a_{h,l} <q^(l)_{i >> l}, k^(l)_{j >> l}> + bias_ij        o_i = sum_j softmax_j(S_ij) v_j
+//
+// Level l has T_l = ceil(T / 2^l) rows. The causal mask (j <= i) and the lengths count level-0 tokens. A row that may
+// see no key gives o = 0, lse = -inf and zero gradients. One level is ordinary ("flat") attention.
+#pragma once
+
+#include "strata/status.h"
+#include "strata/tensor.h"
+
+namespace strata {
+
+inline constexpr int kMaxLevels = 8;
+inline constexpr int kMaxHeadSize = 256;
+
+// Rows of level l: ceil(tokens / 2^level).
+constexpr int64_t hkt_level_tokens(int64_t tokens, int level) { return (tokens + (int64_t{1} << level) - 1) >> level; }
+
+// What is attended to what. "Compute type" is double for kFloat64 and float otherwise.
+struct HktProblem {
+  DType dtype = DType::kFloat32;  // of q, k, v, bias, out and their gradients
+  int64_t batch = 0;
+  int64_t heads = 0;      // query heads
+  int64_t key_heads = 0;  // divides heads; query head h reads key head h / (heads / key_heads)
+  int64_t tokens = 0;     // level-0 rows, padding included
+  int levels = 1;         // 1..kMaxLevels
+  int head_size = 0;      // channels of q and k, 1..kMaxHeadSize
+  int value_size = 0;     // channels of v and out, 1..kMaxHeadSize
+
+  ConstView q[kMaxLevels];           // level l: (batch, heads, T_l, head_size)
+  ConstView k[kMaxLevels];           // level l: (batch, key_heads, T_l, head_size)
+  ConstView v;                       // (batch, key_heads, tokens, value_size)
+  const void* weights = nullptr;     // a: (heads, levels), dense, compute type, finite
+  const int64_t* lengths = nullptr;  // (batch): real tokens of each sequence; null: all of them
+  ConstView bias;                    // (batch, heads, tokens, tokens), added after the scale; null data: none
+  bool causal = false;
+  double scale = 1.0;  // usually 1 / sqrt(head_size)
+  int threads = 0;     // 0: as many as OpenMP would use
+};
+
+struct HktOutputs {
+  View out;             // (batch, heads, tokens, value_size)
+  void* lse = nullptr;  // (batch, heads, tokens), dense, compute type: natural log of the row's sum of exp(S)
+};
+
+struct HktGradients {
+  ConstView dout;              // gradient of out
+  const void* dlse = nullptr;  // gradient of lse, dense, compute type; null: zero
+
+  View dq[kMaxLevels];  // all gradients below are overwritten, never added to
+  View dk[kMaxLevels];
+  View dv;
+  void* dweights = nullptr;  // (heads, levels), dense, compute type
+  View dbias;  // null data: not wanted. A batch or head stride of 0 sums over that axis, in a fixed order.
+};
+
+// One new token per sequence against cached keys: q[l] is the current query of level l, one row per head.
+struct HktDecode {
+  DType dtype = DType::kFloat32;
+  int64_t batch = 0;
+  int64_t heads = 0;
+  int64_t key_heads = 0;
+  int levels = 1;
+  int head_size = 0;
+  int value_size = 0;
+
+  ConstView q[kMaxLevels];           // (batch, heads, 1, head_size)
+  ConstView k[kMaxLevels];           // (batch, key_heads, at least ceil(length / 2^l), head_size)
+  ConstView v;                       // (batch, key_heads, at least length, value_size)
+  const void* weights = nullptr;     // (heads, levels), dense, compute type
+  const int64_t* lengths = nullptr;  // (batch): tokens to attend to, the new one included; required
+  double scale = 1.0;
+  int threads = 0;
+
+  View out;  // (batch, heads, 1, value_size)
+};
+
+// The fused kernels: no T x T buffer, every coarse score computed once per tile, the same bits at any thread count.
+Status hkt_forward(const HktProblem& problem, const HktOutputs& outputs);
+Status hkt_backward(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients);
+Status hkt_decode(const HktDecode& decode);
+
+// The definition: plain loops, kFloat64 only, any size. Slow, for tests and inspection.
+Status hkt_forward_ref(const HktProblem& problem, const HktOutputs& outputs);
+Status hkt_backward_ref(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients);
+
+// The dense (tokens x tokens) matrices of one sequence and head, kFloat64 only; masked scores are -inf. Either may be
+// null.
+Status hkt_materialize(const HktProblem& problem, int64_t batch, int64_t head, double* scores, double* attention);
+
+}  // namespace strata

@@ -1,0 +1,30 @@
+// Plain descriptions of memory that the caller owns. Nothing here allocates, copies or frees.
+#pragma once
+
+#include <cstdint>
+
+namespace strata {
+
+// How numbers are stored. Sums are taken in the *compute type*: double for kFloat64, float for the other two.
+enum class DType { kFloat32, kFloat64, kBFloat16 };
+
+// A strided view of a (batch, head, token, channel) array; strides count elements, and a stride of 0 broadcasts.
+struct View {
+  void* data = nullptr;
+  int64_t stride[4] = {0, 0, 0, 0};
+};
+
+struct ConstView {
+  const void* data = nullptr;
+  int64_t stride[4] = {0, 0, 0, 0};
+};
+
+// Views of a dense row-major (batch, heads, tokens, channels) array; the number of batches does not enter.
+inline View dense_view(void* data, int64_t heads, int64_t tokens, int64_t channels) {
+  return {data, {heads * tokens * channels, tokens * channels, channels, 1}};
+}
+inline ConstView dense_view(const void* data, int64_t heads, int64_t tokens, int64_t channels) {
+  return {data, {heads * tokens * channels, tokens * channels, channels, 1}};
+}
+
+}  // namespace strata

@@ -1,0 +1,93 @@
+// One decoding step: a single query per head against the cached keys of every level. It reads each key and value once,
+// so memory bounds it; the coarse levels cost 1/2, 1/4, .. of the finest.
+#include "cpu/hkt_cpu_kernels.h"
+#include "cpu/parallel.h"
+#include "cpu/storage.h"
+
+namespace strata::STRATA_ISA {
+namespace {
+
+template <class S, class T>
+T dot(const T* query, Rows<const S> keys, int64_t row, int64_t channels) {
+  T sum = 0;
+  int64_t c = 0;
+  if constexpr (sizeof(S) == sizeof(T)) {
+    if (keys.channel_stride == 1) {
+      const T* key = &keys.at(row, 0);
+      Vec<T> acc{};
+      for (; c + kLanes<T> <= channels; c += kLanes<T>) acc += load(query + c) * load(key + c);
+      for (int x = 0; x < kLanes<T>; ++x) sum += acc[x];
+    }
+  }
+  for (; c < channels; ++c) sum += query[c] * widen(keys.at(row, c));
+  return sum;
+}
+
+// scores[j] += <q^(l), k^(l)_{j >> l}>, coarse rows first so that each product is computed once.
+template <class S, class T>
+void add_level(const HktDecode& d, int l, int64_t b, int64_t h, int64_t length, const T* query, T* scores) {
+  const Rows<const S> keys = rows_of<S>(d.k[l], b, h / (d.heads / d.key_heads));
+  for (int64_t m = 0; m << l < length; ++m) {
+    const T product = dot<S, T>(query, keys, m, d.head_size);
+    const int64_t end = min(length, (m + 1) << l);
+    for (int64_t j = m << l; j < end; ++j) scores[j] += product;
+  }
+}
+
+template <class S>
+void decode_head(const HktDecode& d, int64_t b, int64_t h, void* memory) {
+  using T = typename Compute<S>::Type;
+  const int64_t length = d.lengths[b];
+  T* query = static_cast<T*>(memory);
+  T* out = query + kMaxHeadSize;
+  T* scores = out + kMaxHeadSize;
+
+  memset(out, 0, sizeof(T) * d.value_size);
+  memset(scores, 0, sizeof(T) * length);
+  for (int l = 0; l < d.levels; ++l) {
+    const T factor = static_cast<T>(d.scale) * static_cast<const T*>(d.weights)[h * d.levels + l] * kLog2E<T>;
+    pack_rows<S, T>(rows_of<S>(d.q[l], b, h), 0, 1, d.head_size, factor, query, 1, d.head_size);
+    add_level<S, T>(d, l, b, h, length, query, scores);
+  }
+  T peak = -kInfinity<T>;
+  for (int64_t j = 0; j < length; ++j) peak = scores[j] > peak ? scores[j] : peak;
+  const T reference = peak == -kInfinity<T> ? T(0) : peak;
+  T sum = 0;
+  const Rows<const S> values = rows_of<S>(d.v, b, h / (d.heads / d.key_heads));
+  for (int64_t j = 0; j < length; ++j) {
+    const T e = exp2<T>(splat(scores[j] - reference))[0];
+    sum += e;
+    for (int64_t c = 0; c < d.value_size; ++c) out[c] += e * widen(values.at(j, c));
+  }
+  const Rows<S> result = rows_of<S>(d.out, b, h);
+  for (int64_t c = 0; c < d.value_size; ++c) narrow(sum == T(0) ? T(0) : out[c] / sum, &result.at(0, c));
+}
+
+template <class S>
+bool decode(const HktDecode& d, int threads) {
+  int64_t longest = 0;
+  for (int64_t b = 0; b < d.batch; ++b) longest = max(longest, d.lengths[b]);
+  const int64_t numbers = 2 * kMaxHeadSize + longest;
+  const Workspace workspace(numbers * static_cast<int64_t>(sizeof(typename Compute<S>::Type)), threads);
+  if (!workspace.ok()) return false;
+  parallel_items(d.batch * d.heads, threads, [&](int64_t item, int thread) {
+    decode_head<S>(d, item / d.heads, item % d.heads, workspace.piece(thread));
+  });
+  return true;
+}
+
+}  // namespace
+
+bool hkt_decode_cpu(const HktDecode& d, int threads) {
+  switch (d.dtype) {
+    case DType::kFloat32:
+      return decode<float>(d, threads);
+    case DType::kFloat64:
+      return decode<double>(d, threads);
+    case DType::kBFloat16:
+      return decode<BFloat16>(d, threads);
+  }
+  return false;
+}
+
+}  // namespace strata::STRATA_ISA

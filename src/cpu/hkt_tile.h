@@ -1,0 +1,194 @@
+// The pieces that the forward and the backward pass share: a tile of kTile queries against a tile of kTile keys.
+//
+// Tiles are held transposed, S[j][i]: a vector holds one key against consecutive queries. The softmax then runs down
+// the rows without any horizontal step, and keys and values are broadcast from where they lie, unpacked.
+#pragma once
+
+#include "cpu/gemm.h"
+#include "cpu/storage.h"
+#include "strata/hkt.h"
+
+namespace strata::STRATA_ISA {
+
+constexpr int64_t kTile = 64;
+
+// Queries of a tile at level l, padded to whole vectors. At least one: a block of 2^l tokens may span several tiles.
+template <class T>
+constexpr int64_t level_lanes(int l) {
+  return round_up((kTile >> l) > 0 ? kTile >> l : 1, kLanes<T>);
+}
+inline int64_t level_rows(int64_t n, int l) { return (n + (int64_t{1} << l) - 1) >> l; }
+
+// Hands out pieces of one allocation; with a null base it only counts the bytes.
+class Arena {
+ public:
+  explicit Arena(void* base) : base_(static_cast<char*>(base)) {}
+  template <class T>
+  T* take(int64_t count) {
+    T* piece = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
+    used_ += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
+    return piece;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  char* base_;
+  int64_t used_ = 0;
+};
+
+// One sequence and one query head.
+template <class S>
+struct Head {
+  using T = typename Compute<S>::Type;
+
+  Head(const HktProblem& problem, int64_t b, int64_t h) : p(problem) {
+    const int64_t key_head = h / (p.heads / p.key_heads);
+    length = p.lengths == nullptr ? p.tokens : p.lengths[b];
+    weights = static_cast<const T*>(p.weights) + h * p.levels;
+    for (int l = 0; l < p.levels; ++l) {
+      q[l] = rows_of<S>(p.q[l], b, h);
+      k[l] = rows_of<S>(p.k[l], b, key_head);
+    }
+    v = rows_of<S>(p.v, b, key_head);
+    has_bias = p.bias.data != nullptr;
+    if (has_bias) bias = rows_of<S>(p.bias, b, h);
+  }
+
+  // Keys from here on are seen by no query of the tile that starts at i0.
+  int64_t key_limit(int64_t i0) const { return p.causal ? min(length, i0 + kTile) : length; }
+
+  const HktProblem& p;
+  int64_t length;
+  const T* weights;
+  Rows<const S> q[kMaxLevels];
+  Rows<const S> k[kMaxLevels];
+  Rows<const S> v;
+  bool has_bias;
+  Rows<const S> bias;
+};
+
+// Work space for the scores of one tile.
+template <class T>
+struct ScoreTile {
+  explicit ScoreTile(const HktProblem& p, Arena& arena) {
+    for (int l = 0; l < p.levels; ++l) {
+      queries[l] = arena.take<T>(p.head_size * level_lanes<T>(l));
+      scores[l] = arena.take<T>(level_rows(kTile, l) * level_lanes<T>(l));
+      key_scratch[l] = arena.take<T>(level_rows(kTile, l) * p.head_size);
+    }
+    value_scratch = arena.take<T>(kTile * p.value_size);
+    allowed = arena.take<uint8_t>(kTile * kTile);
+  }
+
+  T* queries[kMaxLevels];  // (head_size, lanes) of level l, times scale * a_l * log2(e)
+  T* scores[kMaxLevels];   // (rows, lanes): the mix of the levels from l up; scores[0] is S in units of log 2
+  T* key_scratch[kMaxLevels];
+  T* value_scratch;
+  uint8_t* allowed;  // (key, query) pairs that count; filled for careful tiles only
+
+  // Of the current key tile:
+  DenseRows<T> keys[kMaxLevels];
+  DenseRows<T> values;
+  // Does the tile hold masked pairs next to an infinite or NaN operand? Then 0 * NaN must not reach the real rows, and
+  // the products are taken pair by pair.
+  bool careful;
+};
+
+template <class S, class T>
+void pack_queries(const Head<S>& head, int64_t i0, ScoreTile<T>& tile) {
+  for (int l = 0; l < head.p.levels; ++l) {
+    const T factor = static_cast<T>(head.p.scale) * head.weights[l] * kLog2E<T>;
+    const int64_t count = level_rows(min(kTile, head.length - i0), l);
+    pack_transposed<S, T>(head.q[l], i0 >> l, count, head.p.head_size, factor, tile.queries[l], level_lanes<T>(l));
+  }
+}
+
+template <class S, class T>
+void add_bias(const Head<S>& head, int64_t i0, int64_t j0, int64_t n, T* scores) {
+  const int64_t queries = min(kTile, head.length - i0);
+  for (int64_t i = 0; i < queries; ++i) {
+    for (int64_t j = 0; j < n; ++j) scores[j * kTile + i] += kLog2E<T> * widen(head.bias.at(i0 + i, j0 + j));
+  }
+}
+
+// Where bias is -inf the score must be -inf even when the product is NaN, so it is assigned rather than added.
+template <class S, class T>
+void assign_bias_mask(const Head<S>& head, int64_t i0, int64_t j0, int64_t n, T* scores) {
+  const int64_t queries = min(kTile, head.length - i0);
+  for (int64_t i = 0; i < queries; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      if (widen(head.bias.at(i0 + i, j0 + j)) == -kInfinity<T>) scores[j * kTile + i] = -kInfinity<T>;
+    }
+  }
+}
+
+template <class T>
+void assign_causal_mask(int64_t i0, int64_t j0, int64_t n, T* scores) {
+  for (int64_t j = max(0, i0 - j0); j < n; ++j) {
+    for (int64_t x = 0; x < kTile; x += kLanes<T>) {
+      // Indices below 64 are exact in every T.
+      const Vec<T> query = lane_index<T>() + static_cast<T>(x);
+      T* at = scores + j * kTile + x;
+      store(at, query < splat(static_cast<T>(j0 + j - i0)) ? splat(-kInfinity<T>) : load(at));
+    }
+  }
+}
+
+// S for the keys j0 .. j0 + n, coarsest level first: each level starts from the up-sampled mix of those above it, so a
+// coarse product is computed once and reused by its 2^l x 2^l fine pairs.
+template <class S, class T>
+void score_tile(const Head<S>& head, int64_t i0, int64_t j0, int64_t n, ScoreTile<T>& tile) {
+  const int top = head.p.levels - 1;
+  const int64_t depth = head.p.head_size;
+  for (int l = top; l >= 0; --l) {
+    const int64_t rows = level_rows(n, l);
+    const int64_t lanes = level_lanes<T>(l);
+    tile.keys[l] = dense_rows<S, T>(head.k[l], j0 >> l, rows, depth, tile.key_scratch[l]);
+    const GemmOperand<T> a{tile.keys[l].data, tile.keys[l].step};
+    const GemmOperand<T> b{tile.queries[l], lanes};
+    const int64_t vectors = lanes / kLanes<T>;
+    if (l == top) {
+      gemm<T, Layout::kRowMajor>(a, b, tile.scores[l], lanes, rows, vectors, depth, StartZero<T>());
+    } else {
+      const StartUpsampled<T> start{tile.scores[l + 1], level_lanes<T>(l + 1)};
+      gemm<T, Layout::kRowMajor>(a, b, tile.scores[l], lanes, rows, vectors, depth, start);
+    }
+  }
+  tile.values = dense_rows<S, T>(head.v, j0, n, head.p.value_size, tile.value_scratch);
+
+  const bool on_diagonal = head.p.causal && j0 + n - 1 > i0;
+  if (head.has_bias) {
+    add_bias<S, T>(head, i0, j0, n, tile.scores[0]);
+    assign_bias_mask<S, T>(head, i0, j0, n, tile.scores[0]);
+  }
+  if (on_diagonal) assign_causal_mask<T>(i0, j0, n, tile.scores[0]);
+
+  tile.careful = false;
+  if (on_diagonal || head.has_bias) {
+    tile.careful = any_non_finite(tile.values, n, head.p.value_size);
+    for (int l = 0; l <= top; ++l) {
+      tile.careful |= any_non_finite(tile.keys[l], level_rows(n, l), depth);
+    }
+  }
+}
+
+// To be called before the scores turn into probabilities.
+template <class T>
+void note_allowed(ScoreTile<T>& tile, int64_t n) {
+  for (int64_t at = 0; at < n * kTile; ++at) tile.allowed[at] = tile.scores[0][at] != -kInfinity<T>;
+}
+
+// C[c][i] += sum_j A[j][c] B[j][i] over the allowed pairs: the careful form of a product whose sum runs over keys.
+template <class T>
+void careful_sum_over_keys(DenseRows<T> a, const T* b, const uint8_t* allowed, int64_t keys, int64_t channels,
+                           int64_t lanes, T* c) {
+  for (int64_t j = 0; j < keys; ++j) {
+    for (int64_t ch = 0; ch < channels; ++ch) {
+      for (int64_t i = 0; i < lanes; ++i) {
+        if (allowed[j * lanes + i] != 0) c[ch * lanes + i] += a.data[j * a.step + ch] * b[j * lanes + i];
+      }
+    }
+  }
+}
+
+}  // namespace strata::STRATA_ISA

@@ -1,0 +1,116 @@
+// Moving rows between the caller's storage (any stride, float, double or bfloat16) and the dense tiles of the kernels.
+#pragma once
+
+#include "cpu/simd.h"
+#include "strata/tensor.h"
+
+namespace strata::STRATA_ISA {
+
+struct BFloat16 {
+  uint16_t bits;
+};
+
+inline float widen(float x) { return x; }
+inline double widen(double x) { return x; }
+inline float widen(BFloat16 x) {
+  const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+inline void narrow(float x, float* to) { *to = x; }
+inline void narrow(double x, double* to) { *to = x; }
+inline void narrow(float x, BFloat16* to) {  // to nearest, ties to even; NaN stays a (quiet) NaN
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  to->bits = static_cast<uint16_t>(is_nan ? (bits >> 16) | 0x40u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// Storage S of the caller and compute type T of the kernels.
+template <class S>
+struct Compute {
+  using Type = float;
+};
+template <>
+struct Compute<double> {
+  using Type = double;
+};
+
+// The rows of one (batch, head) of a view.
+template <class S>
+struct Rows {
+  S* data;
+  int64_t token_stride;
+  int64_t channel_stride;
+  S& at(int64_t t, int64_t c) const { return data[t * token_stride + c * channel_stride]; }
+};
+
+template <class S>
+inline Rows<const S> rows_of(const ConstView& view, int64_t b, int64_t h) {
+  return {static_cast<const S*>(view.data) + b * view.stride[0] + h * view.stride[1], view.stride[2], view.stride[3]};
+}
+template <class S>
+inline Rows<S> rows_of(const View& view, int64_t b, int64_t h) {
+  return {static_cast<S*>(view.data) + b * view.stride[0] + h * view.stride[1], view.stride[2], view.stride[3]};
+}
+
+// tile[c][x] = factor * rows[first + x][c]; lanes from `count` to `lanes` are zero.
+template <class S, class T>
+inline void pack_transposed(Rows<const S> rows, int64_t first, int64_t count, int64_t channels, T factor, T* tile,
+                            int64_t lanes) {
+  for (int64_t c = 0; c < channels; ++c) {
+    for (int64_t x = 0; x < count; ++x) tile[c * lanes + x] = factor * widen(rows.at(first + x, c));
+    for (int64_t x = count; x < lanes; ++x) tile[c * lanes + x] = 0;
+  }
+}
+
+// tile[x][c] = factor * rows[first + x][c]; channels from `channels` to `width` and rows from `count` on are zero.
+template <class S, class T>
+inline void pack_rows(Rows<const S> rows, int64_t first, int64_t count, int64_t channels, T factor, T* tile,
+                      int64_t lanes, int64_t width) {
+  for (int64_t x = 0; x < lanes; ++x) {
+    const int64_t filled = x < count ? channels : 0;
+    if (rows.channel_stride == 1) {
+      const S* from = filled > 0 ? &rows.at(first + x, 0) : nullptr;
+      for (int64_t c = 0; c < filled; ++c) tile[x * width + c] = factor * widen(from[c]);
+    } else {
+      for (int64_t c = 0; c < filled; ++c) tile[x * width + c] = factor * widen(rows.at(first + x, c));
+    }
+    for (int64_t c = filled; c < width; ++c) tile[x * width + c] = 0;
+  }
+}
+
+// Rows as the products read them: in place where they already are dense T, else through a copy in `scratch`.
+template <class T>
+struct DenseRows {
+  const T* data;
+  int64_t step;
+};
+template <class S, class T>
+inline DenseRows<T> dense_rows(Rows<const S> rows, int64_t first, int64_t count, int64_t channels, T* scratch) {
+  if constexpr (sizeof(S) == sizeof(T)) {
+    if (rows.channel_stride == 1) return {&rows.at(first, 0), rows.token_stride};
+  }
+  pack_rows<S, T>(rows, first, count, channels, T(1), scratch, count, channels);
+  return {scratch, channels};
+}
+
+// Is any number infinite or NaN, that is, are all bits of its exponent set?
+template <class T>
+inline bool any_non_finite(DenseRows<T> rows, int64_t count, int64_t channels) {
+  using Int = typename VecTypes<T>::Int;
+  constexpr Int kExponent = sizeof(T) == 4 ? Int{0x7f800000} : static_cast<Int>(0x7ff0000000000000);
+  Int found = 0;
+  for (int64_t r = 0; r < count; ++r) {
+    for (int64_t c = 0; c < channels; ++c) {
+      Int bits;
+      memcpy(&bits, rows.data + r * rows.step + c, sizeof bits);
+      found |= (bits & kExponent) == kExponent;
+    }
+  }
+  return found != 0;
+}
+
+}  // namespace strata::STRATA_ISA

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Installs what the build and the tests need from Debian's packages. Does nothing, quickly, when all of it is there.
+set -euo pipefail
+
+packages=(
+  build-essential cmake ninja-build ccache git
+  libgtest-dev
+  libtorch-dev python3-torch libopenblas0-openmp
+  nlohmann-json3-dev libcli11-dev libfmt-dev
+  python3 python3-numpy python3-pytest
+)
+[ "${1:-}" = "--lint" ] && packages+=(clang-format clang-tidy)
+[ "${1:-}" = "--tsan" ] && packages+=(clang libomp-dev)
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -q '^installed$' || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if ! command -v apt-get >/dev/null; then
+  echo "setup: this script installs Debian packages, but there is no apt-get here. Please install: ${missing[*]}" >&2
+  exit 1
+fi
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "setup: missing packages, and neither root nor sudo to install them. As root: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "setup: installing ${missing[*]}"
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
