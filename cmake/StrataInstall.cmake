@@ -9,8 +9,9 @@ install(EXPORT strataCore NAMESPACE strata:: DESTINATION ${config_dir} FILE stra
 if(TARGET strata_torch)
   install(TARGETS strata_torch EXPORT strataTorch)
   install(EXPORT strataTorch NAMESPACE strata:: DESTINATION ${config_dir} FILE strataTorch.cmake)
-  install(DIRECTORY src/model src/torch DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/strata FILES_MATCHING PATTERN "*.h"
-          PATTERN "compat.h" EXCLUDE)
+  install(FILES src/model/hkt_attention.h src/model/hkt_cache.h src/model/safetensors.h
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/strata/model)
+  install(FILES src/torch/hkt_op.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/strata/torch)
 
   # The Python package, told where the operator library lies.
   set(python_dir ${CMAKE_INSTALL_LIBDIR}/python3/dist-packages)

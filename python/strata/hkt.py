@@ -1,0 +1,183 @@
+"""HKT attention: scores at several resolutions, mixed by convex weights under one softmax (docs/MATH.md, section 1)."""
+
+import torch
+from torch import nn
+
+from strata.hkt_cache import HktCache
+from strata.ops import causal_filter, hkt_attention
+
+MAX_LEVELS = 8
+MAX_HEAD_SIZE = 256
+FILTER_NOISE = 0.02
+
+
+def _check(condition, message):
+    if not condition:
+        raise ValueError(message)
+
+
+class HktAttention(nn.Module):
+    """The same module as strata::HktAttention in C++, parameter for parameter.
+
+    model_size, heads      width of the input, and query heads
+    key_heads              fewer key heads than heads (a divisor); default: as many
+    levels                 resolutions, 1 (flat attention) to 8
+    taps                   of every causal filter
+    dense_filters          full matrices instead of one weight per channel
+    input_filter           a stride-1 causal filter in front of everything, values included
+    per_level_projections  one W_Q, W_K pair per level instead of one for all
+    psd                    k = q (I + Omega)^T: the symmetrised kernel is positive semi-definite by construction
+    projection_bias        biases in the projections
+    causal                 token i sees tokens 0 .. i only
+    """
+
+    def __init__(
+        self,
+        model_size,
+        heads,
+        *,
+        key_heads=None,
+        levels=3,
+        taps=3,
+        dense_filters=False,
+        input_filter=False,
+        per_level_projections=False,
+        psd=False,
+        projection_bias=False,
+        causal=False,
+        attention_dropout=0.0,
+        rotary_positions=False,
+    ):
+        super().__init__()
+        key_heads = key_heads or heads
+        _check(
+            model_size >= 1 and heads >= 1 and model_size % heads == 0,
+            f"model_size: expected a positive multiple of heads, got model_size = {model_size} and heads = {heads}",
+        )
+        _check(heads % key_heads == 0, f"key_heads: expected a divisor of heads = {heads}, got {key_heads}")
+        _check(
+            model_size // heads <= MAX_HEAD_SIZE,
+            f"heads: expected a head size of at most {MAX_HEAD_SIZE}, got {model_size // heads}; use more heads",
+        )
+        _check(1 <= levels <= MAX_LEVELS, f"levels: expected 1 to {MAX_LEVELS}, got {levels}")
+        _check(taps >= 1, f"taps: expected 1 or more, got {taps}")
+        _check(
+            not psd or key_heads == heads,
+            f"psd: expected key_heads = heads = {heads}, because the keys are made from the queries; got {key_heads}",
+        )
+        _check(
+            attention_dropout == 0.0,
+            f"attention_dropout: expected 0, got {attention_dropout}; dropout inside the attention is not supported, "
+            "apply it to the module's output instead",
+        )
+        _check(
+            not rotary_positions,
+            "rotary_positions: not supported; add position embeddings to the module's input instead",
+        )
+        self.model_size, self.heads, self.key_heads, self.levels, self.taps = model_size, heads, key_heads, levels, taps
+        self.head_size = model_size // heads
+        self.dense_filters, self.input_filter, self.psd, self.causal = dense_filters, input_filter, psd, causal
+        self.per_level_projections = per_level_projections
+
+        def linear(size):
+            return nn.Linear(model_size, size, bias=projection_bias)
+
+        for level in range(levels if per_level_projections else 1):
+            self.add_module(self._named("query", level), linear(model_size))
+            if psd:
+                noise = FILTER_NOISE * torch.randn(heads, self.head_size, self.head_size)
+                self.register_parameter(self._named("direction", level), nn.Parameter(noise))
+            else:
+                self.add_module(self._named("key", level), linear(key_heads * self.head_size))
+        self.value = linear(key_heads * self.head_size)
+        self.out = linear(model_size)
+        for level in range(0 if input_filter else 1, levels):
+            self.register_parameter(f"filter_{level}", nn.Parameter(self._initial_filter(level)))
+        self.level_logits = nn.Parameter(torch.zeros(heads, levels))
+
+    def _named(self, name, level):
+        return f"{name}_{level}" if self.per_level_projections else name
+
+    def _initial_filter(self, level):
+        """The mean of the taps (or, in front of everything, the newest token) plus a little noise."""
+        weight = torch.full((self.taps, self.model_size), 1.0 / self.taps)
+        if level == 0:
+            weight = torch.zeros(self.taps, self.model_size)
+            weight[0] = 1.0
+        if self.dense_filters:
+            weight = torch.diag_embed(weight)
+        return weight + FILTER_NOISE * torch.randn_like(weight)
+
+    def extra_repr(self):
+        return (
+            f"model_size={self.model_size}, heads={self.heads}, levels={self.levels}, taps={self.taps}, "
+            f"filters={'dense' if self.dense_filters else 'depthwise'}, psd={self.psd}, causal={self.causal}"
+        )
+
+    def level_weights(self):
+        """(heads, levels): the convex weights; each row sums to one."""
+        return torch.softmax(self.level_logits, -1)
+
+    def pyramid(self, x):
+        """x^(l), (B, ceil(T / 2^l), model), for each level."""
+        states = [causal_filter(x, self.filter_0, 1) if self.input_filter else x]
+        for level in range(1, self.levels):
+            states.append(causal_filter(states[-1], getattr(self, f"filter_{level}"), 2))
+        return states
+
+    def split_heads(self, x, heads):
+        return x.view(x.shape[0], x.shape[1], heads, self.head_size).transpose(1, 2)
+
+    def project(self, states, level):
+        """States of one level, (B, n, model), to q (B, H, n, d) and k (B, Hk, n, d)."""
+        q = self.split_heads(getattr(self, self._named("query", level))(states), self.heads)
+        if self.psd:
+            direction = getattr(self, self._named("direction", level))
+            return q, q + torch.matmul(q, direction.transpose(-1, -2) - direction)
+        return q, self.split_heads(getattr(self, self._named("key", level))(states), self.key_heads)
+
+    def mixing_weights(self, dtype):
+        return self.level_weights().to(torch.float64 if dtype == torch.float64 else torch.float32)
+
+    def forward(self, x, lengths=None, bias=None):
+        """x: (B, T, model); lengths: (B) real tokens, the rest is padding on the right; bias broadcasts to (B, H, T, T)."""
+        _check(
+            x.dim() == 3 and x.shape[2] == self.model_size,
+            f"x: expected shape (batch, tokens, {self.model_size}), got {tuple(x.shape)}",
+        )
+        real = x
+        if lengths is not None:
+            _check(
+                lengths.dim() == 1 and lengths.shape[0] == x.shape[0],
+                f"lengths: expected shape ({x.shape[0]},), got {tuple(lengths.shape)}",
+            )
+            # What padding holds must not reach the gradients of the projections either (0 * NaN).
+            padding = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(1)
+            real = x.masked_fill(padding.unsqueeze(-1), 0.0)
+        states = self.pyramid(real)
+        pairs = [self.project(state, level) for level, state in enumerate(states)]
+        q, k = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        v = self.split_heads(self.value(states[0]), self.key_heads)
+        weights = self.mixing_weights(v.dtype)
+        mixed, _ = hkt_attention(q, k, v, weights, lengths=lengths, bias=bias, causal=self.causal)
+        return self.out(mixed.transpose(1, 2).reshape(x.shape[0], x.shape[1], self.model_size))
+
+    @torch.no_grad()
+    def prefill(self, x, lengths=None):
+        """Runs the prompts and fills a cache from which step() goes on. Causal modules only."""
+        _check(self.causal, "prefill: expected a causal module; make it with causal=True")
+        return self.forward(x, lengths), HktCache.from_prompt(self, x, lengths)
+
+    @torch.no_grad()
+    def step(self, x, cache):
+        """One new token per sequence, x: (B, model). Equals the last row of the parallel forward, to rounding."""
+        _check(self.causal, "step: expected a causal module; make it with causal=True")
+        return cache.step(self, x)
+
+
+class FlatAttention(HktAttention):
+    """Ordinary attention: the same operator with one level."""
+
+    def __init__(self, model_size, heads, **options):
+        super().__init__(model_size, heads, levels=1, **options)
+

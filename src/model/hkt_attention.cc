@@ -1,0 +1,153 @@
+#include "model/hkt_attention.h"
+
+#include "model/hkt_cache.h"
+#include "strata/hkt.h"
+#include "torch/hkt_op.h"
+
+namespace strata {
+namespace {
+
+using torch::Tensor;
+
+constexpr double kFilterNoise = 0.02;
+
+void check_options(const HktAttentionOptions& o) {
+  TORCH_CHECK(o.model_size() >= 1 && o.heads() >= 1 && o.model_size() % o.heads() == 0,
+              "model_size: expected a positive multiple of heads, got model_size = ", o.model_size(),
+              " and heads = ", o.heads());
+  TORCH_CHECK(o.key_heads() >= 0 && (o.key_heads() == 0 || o.heads() % o.key_heads() == 0),
+              "key_heads: expected a divisor of heads = ", o.heads(), ", got ", o.key_heads());
+  TORCH_CHECK(o.model_size() / o.heads() <= kMaxHeadSize, "heads: expected a head size of at most ", kMaxHeadSize,
+              ", got model_size / heads = ", o.model_size() / o.heads(), "; use more heads");
+  TORCH_CHECK(o.levels() >= 1 && o.levels() <= kMaxLevels, "levels: expected 1 to ", kMaxLevels, ", got ", o.levels());
+  TORCH_CHECK(o.taps() >= 1, "taps: expected 1 or more, got ", o.taps());
+  TORCH_CHECK(!o.psd() || o.key_heads() == 0 || o.key_heads() == o.heads(),
+              "psd: expected key_heads = heads = ", o.heads(),
+              ", because the keys are made from the queries; got key_heads = ", o.key_heads());
+  TORCH_CHECK(o.attention_dropout() == 0.0, "attention_dropout: expected 0, got ", o.attention_dropout(),
+              "; dropout inside the attention is not supported, apply it to the module's output instead");
+  TORCH_CHECK(!o.rotary_positions(),
+              "rotary_positions: not supported; add position embeddings to the module's input instead");
+}
+
+}  // namespace
+
+HktAttentionImpl::HktAttentionImpl(const HktAttentionOptions& options_) : options(options_) {
+  check_options(options);
+  reset();
+}
+
+void HktAttentionImpl::reset() {
+  const int64_t model = options.model_size();
+  const int64_t key_heads = options.key_heads() == 0 ? options.heads() : options.key_heads();
+  const int64_t sets = options.per_level_projections() ? options.levels() : 1;
+  auto linear = [&](int64_t in, int64_t out) {
+    return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(options.projection_bias()));
+  };
+  // One parameter set for all levels under `name`, or one per level under name_0, name_1, ..
+  auto set_name = [&](const std::string& name, int64_t set) {
+    return options.per_level_projections() ? name + "_" + std::to_string(set) : name;
+  };
+  auto register_projections = [&](const std::string& name, int64_t out) {
+    std::vector<torch::nn::Linear> projections;
+    for (int64_t set = 0; set < sets; ++set)
+      projections.push_back(register_module(set_name(name, set), linear(model, out)));
+    return projections;
+  };
+
+  queries_ = register_projections("query", model);
+  keys_.clear();
+  directions_.clear();
+  if (options.psd()) {
+    for (int64_t set = 0; set < sets; ++set) {
+      const Tensor noise = kFilterNoise * torch::randn({options.heads(), head_size(), head_size()});
+      directions_.push_back(register_parameter(set_name("direction", set), noise));
+    }
+  } else {
+    keys_ = register_projections("key", key_heads * head_size());
+  }
+  value_ = register_module("value", linear(model, key_heads * head_size()));
+  out_ = register_module("out", linear(model, model));
+
+  filters_.assign(options.levels(), Tensor());
+  for (int64_t l = options.input_filter() ? 0 : 1; l < options.levels(); ++l) {
+    filters_[l] = register_parameter("filter_" + std::to_string(l), initial_filter(/*identity=*/l == 0));
+  }
+  level_logits_ = register_parameter("level_logits", torch::zeros({options.heads(), options.levels()}));
+}
+
+// The mean of the taps (or, in front of everything, the newest token) plus a little noise.
+Tensor HktAttentionImpl::initial_filter(bool identity) const {
+  const int64_t C = options.model_size(), taps = options.taps();
+  Tensor weight = torch::zeros({taps, C});
+  if (identity) {
+    weight[0].fill_(1.0);
+  } else {
+    weight.fill_(1.0 / static_cast<double>(taps));
+  }
+  if (options.dense_filters()) weight = torch::diag_embed(weight);
+  return weight + kFilterNoise * torch::randn_like(weight);
+}
+
+void HktAttentionImpl::pretty_print(std::ostream& stream) const {
+  stream << "strata::HktAttention(model_size=" << options.model_size() << ", heads=" << options.heads()
+         << ", levels=" << options.levels() << ", taps=" << options.taps()
+         << ", filters=" << (options.dense_filters() ? "dense" : "depthwise") << (options.psd() ? ", psd" : "")
+         << (options.causal() ? ", causal" : "") << ")";
+}
+
+Tensor HktAttentionImpl::level_weights() const { return torch::softmax(level_logits_, -1); }
+
+std::vector<Tensor> HktAttentionImpl::pyramid(const Tensor& x) const {
+  std::vector<Tensor> states = {filters_[0].defined() ? causal_filter(x, filters_[0], 1) : x};
+  for (int64_t l = 1; l < options.levels(); ++l) states.push_back(causal_filter(states.back(), filters_[l], 2));
+  return states;
+}
+
+Tensor HktAttentionImpl::split_heads(const Tensor& x, int64_t heads) const {
+  return x.view({x.size(0), x.size(1), heads, head_size()}).transpose(1, 2);
+}
+
+std::pair<Tensor, Tensor> HktAttentionImpl::project(const Tensor& states, int64_t level) {
+  const int64_t set = options.per_level_projections() ? level : 0;
+  const Tensor q = split_heads(queries_[set](states), options.heads());
+  if (!options.psd()) {
+    const int64_t key_heads = options.key_heads() == 0 ? options.heads() : options.key_heads();
+    return {q, split_heads(keys_[set](states), key_heads)};
+  }
+  // k = q (I + Omega)^T = q + q Omega^T with Omega = A - A^T, hence Omega^T = A^T - A.
+  const Tensor& A = directions_[set];
+  return {q, q + torch::matmul(q, A.transpose(-1, -2) - A)};
+}
+
+Tensor HktAttentionImpl::forward(const Tensor& x, const c10::optional<Tensor>& lengths,
+                                 const c10::optional<Tensor>& bias) {
+  TORCH_CHECK(x.dim() == 3 && x.size(2) == options.model_size(), "x: expected shape (batch, tokens, ",
+              options.model_size(), "), got ", x.sizes());
+  Tensor real = x;
+  if (lengths.has_value()) {
+    TORCH_CHECK(lengths->dim() == 1 && lengths->size(0) == x.size(0), "lengths: expected shape (", x.size(0), "), got ",
+                lengths->sizes());
+    // What padding holds must not reach the gradients of the projections either (0 * NaN).
+    const Tensor padding = torch::arange(x.size(1), lengths->options()) >= lengths->unsqueeze(1);
+    real = x.masked_fill(padding.unsqueeze(-1), 0.0);
+  }
+  const std::vector<Tensor> states = pyramid(real);
+  std::vector<Tensor> q, k;
+  for (int64_t l = 0; l < options.levels(); ++l) {
+    auto [query, key] = project(states[l], l);
+    q.push_back(query);
+    k.push_back(key);
+  }
+  const int64_t key_heads = k[0].size(1);
+  const Tensor v = split_heads(value_(states[0]), key_heads);
+  HktOptions attention;
+  attention.lengths = lengths;
+  attention.bias = bias;
+  attention.causal = options.causal();
+  const Tensor weights = level_weights().to(v.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
+  const Tensor mixed = std::get<0>(hkt_attention(q, k, v, weights, attention));
+  return out_(mixed.transpose(1, 2).reshape({x.size(0), x.size(1), options.model_size()}));
+}
+
+}  // namespace strata

@@ -1,0 +1,85 @@
+// HKT attention as a module: pyramid, projections, mixed attention, output projection (docs/MATH.md, section 1).
+#pragma once
+
+#include <torch/torch.h>
+
+#include <vector>
+
+namespace strata {
+
+class HktCache;
+
+struct HktAttentionOptions {
+  HktAttentionOptions(int64_t model_size, int64_t heads) : model_size_(model_size), heads_(heads) {}
+
+  TORCH_ARG(int64_t, model_size);
+  TORCH_ARG(int64_t, heads);
+  TORCH_ARG(int64_t, key_heads) = 0;               // 0: as many as heads; otherwise it divides heads
+  TORCH_ARG(int64_t, levels) = 3;                  // 1 is flat attention
+  TORCH_ARG(int64_t, taps) = 3;                    // of every causal filter
+  TORCH_ARG(bool, dense_filters) = false;          // full matrices instead of one weight per channel
+  TORCH_ARG(bool, input_filter) = false;           // a stride-1 causal filter in front of everything, values included
+  TORCH_ARG(bool, per_level_projections) = false;  // one W_Q, W_K pair per level instead of one for all
+  TORCH_ARG(bool, psd) = false;                    // k = q (I + Omega)^T: the symmetrised kernel is PSD by construction
+  TORCH_ARG(bool, projection_bias) = false;
+  TORCH_ARG(bool, causal) = false;
+
+  // Not supported yet; anything but the default is refused when the module is made.
+  TORCH_ARG(double, attention_dropout) = 0.0;
+  TORCH_ARG(bool, rotary_positions) = false;
+};
+
+// Parameters, by their names in a state dict (H heads, Hk key heads, d = model_size / H):
+//   query.weight (H d, model), key.weight (Hk d, model)   or query_<l>.weight, key_<l>.weight with
+//   per_level_projections direction (H, d, d), or direction_<l>                 in place of the keys, with psd: Omega =
+//   direction - direction^T value.weight (Hk d, model), out.weight (model, H d) filter_<l> (taps, model) or (taps,
+//   model, model)      for l = 1 .. levels - 1, and l = 0 with input_filter level_logits (H, levels) the convex weights
+//   are their softmax
+class HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl> {
+ public:
+  explicit HktAttentionImpl(const HktAttentionOptions& options);
+
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+
+  // x: (B, T, model). lengths: (B) real tokens of each sequence, the rest is padding on the right. bias broadcasts to
+  // (B, H, T, T). Returns (B, T, model); padding rows are the output projection of zero.
+  torch::Tensor forward(const torch::Tensor& x, const c10::optional<torch::Tensor>& lengths = c10::nullopt,
+                        const c10::optional<torch::Tensor>& bias = c10::nullopt);
+
+  // Runs the prompts x (B, T, model) through forward() and fills a cache from which step() goes on. Causal modules
+  // only.
+  std::pair<torch::Tensor, HktCache> prefill(const torch::Tensor& x,
+                                             const c10::optional<torch::Tensor>& lengths = c10::nullopt);
+  // One new token per sequence, x: (B, model). Equals the last row of the parallel forward, to rounding. No gradients.
+  torch::Tensor step(const torch::Tensor& x, HktCache& cache);
+
+  torch::Tensor level_weights() const;                               // (H, levels), each row sums to one
+  std::vector<torch::Tensor> pyramid(const torch::Tensor& x) const;  // x^(l): (B, ceil(T / 2^l), model) for each level
+  // States of level l, (B, n, model), to (B, H, n, d) and (B, Hk, n, d).
+  std::pair<torch::Tensor, torch::Tensor> project(const torch::Tensor& states, int64_t level);
+
+  int64_t head_size() const { return options.model_size() / options.heads(); }
+
+  HktAttentionOptions options;  // fixed once the module is made
+
+ private:
+  torch::Tensor split_heads(const torch::Tensor& x, int64_t heads) const;
+  torch::Tensor initial_filter(bool identity) const;
+
+  std::vector<torch::nn::Linear> queries_, keys_;  // one, or one per level
+  torch::nn::Linear value_{nullptr}, out_{nullptr};
+  torch::Tensor level_logits_;
+  std::vector<torch::Tensor> filters_;  // [l] for l = 0 .. levels - 1; [0] undefined without input_filter
+  std::vector<torch::Tensor> directions_;
+};
+TORCH_MODULE(HktAttention);
+
+// Ordinary attention: the same operator with one level.
+class FlatAttentionImpl : public HktAttentionImpl {
+ public:
+  explicit FlatAttentionImpl(HktAttentionOptions options) : HktAttentionImpl(options.levels(1)) {}
+};
+TORCH_MODULE(FlatAttention);
+
+}  // namespace strata

@@ -1,0 +1,226 @@
+#include "model/safetensors.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace strata {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+using torch::Tensor;
+
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+
+const std::vector<std::pair<const char*, at::ScalarType>>& type_names() {
+  static const std::vector<std::pair<const char*, at::ScalarType>> names = {
+      {"F64", at::kDouble}, {"F32", at::kFloat}, {"F16", at::kHalf}, {"BF16", at::kBFloat16}, {"I64", at::kLong},
+      {"I32", at::kInt},    {"I16", at::kShort}, {"I8", at::kChar},  {"U8", at::kByte},       {"BOOL", at::kBool}};
+  return names;
+}
+
+struct Entry {
+  std::string name;
+  at::ScalarType type = at::kFloat;
+  std::vector<int64_t> shape;
+  uint64_t begin = 0, end = 0;
+};
+
+// One tensor of the header, with its size checked against its shape. `fail` throws.
+template <class Fail>
+Entry parse_entry(const std::string& name, const json& value, uint64_t data_bytes, const Fail& fail) {
+  Entry entry;
+  entry.name = name;
+  if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") || !value.contains("data_offsets") ||
+      !value["dtype"].is_string() || !value["shape"].is_array() || !value["data_offsets"].is_array() ||
+      value["data_offsets"].size() != 2) {
+    fail("tensor \"" + name + "\" needs a dtype, a shape and two data_offsets");
+  }
+  const auto& names = type_names();
+  const auto type = std::find_if(names.begin(), names.end(), [&](const auto& n) { return value["dtype"] == n.first; });
+  if (type == names.end()) fail("tensor \"" + name + "\" has the unknown dtype " + value["dtype"].dump());
+  entry.type = type->second;
+  for (const json& offset : value["data_offsets"]) {
+    if (!offset.is_number_unsigned()) fail("tensor \"" + name + "\" has a data offset that is no natural number");
+  }
+  entry.begin = value["data_offsets"][0];
+  entry.end = value["data_offsets"][1];
+  if (entry.begin > entry.end || entry.end > data_bytes) {
+    fail("tensor \"" + name + "\" claims bytes " + std::to_string(entry.begin) + " to " + std::to_string(entry.end) +
+         " of " + std::to_string(data_bytes));
+  }
+  uint64_t bytes = c10::elementSize(entry.type);
+  for (const json& size : value["shape"]) {
+    if (!size.is_number_unsigned()) fail("tensor \"" + name + "\" has a size that is no natural number");
+    const uint64_t n = size;
+    if (n != 0 && bytes > data_bytes / n) fail("tensor \"" + name + "\" has a shape larger than the file");
+    bytes *= n;
+    entry.shape.push_back(static_cast<int64_t>(n));
+  }
+  if (bytes != entry.end - entry.begin) {
+    fail("tensor \"" + name + "\" needs " + std::to_string(bytes) + " bytes for its shape, and its offsets span " +
+         std::to_string(entry.end - entry.begin));
+  }
+  return entry;
+}
+
+// Parses JSON and refuses a name that appears twice, which a plain parse would silently overwrite.
+template <class Fail>
+json parse_header(const std::string& header, const Fail& fail) {
+  std::vector<std::string> seen;
+  json::parser_callback_t note_keys = [&](int depth, json::parse_event_t event, json& parsed) {
+    if (event == json::parse_event_t::key && depth == 1) seen.push_back(parsed.get<std::string>());
+    return true;
+  };
+  json parsed;
+  try {
+    parsed = json::parse(header, note_keys);
+  } catch (const json::exception& error) {
+    fail(std::string("its header is not JSON (") + error.what() + ")");
+  }
+  if (!parsed.is_object()) fail("its header is not a JSON object");
+  std::sort(seen.begin(), seen.end());
+  const auto twice = std::adjacent_find(seen.begin(), seen.end());
+  if (twice != seen.end()) fail("the name \"" + *twice + "\" appears twice");
+  return parsed;
+}
+
+}  // namespace
+
+void save_safetensors(const std::string& path, const NamedTensors& tensors, const Metadata& metadata) {
+  ordered_json header = ordered_json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::vector<Tensor> dense;
+  uint64_t offset = 0;
+  for (const auto& [name, tensor] : tensors) {
+    TORCH_CHECK(!header.contains(name), "save_safetensors: the name \"", name, "\" appears twice");
+    const auto& names = type_names();
+    const auto type = std::find_if(names.begin(), names.end(),
+                                   [&, &t = tensor](const auto& n) { return t.scalar_type() == n.second; });
+    TORCH_CHECK(type != names.end(), "save_safetensors: \"", name, "\" has the unsupported type ",
+                tensor.scalar_type());
+    dense.push_back(tensor.detach().cpu().contiguous());
+    const uint64_t bytes = dense.back().nbytes();
+    header[name] = {
+        {"dtype", type->first}, {"shape", tensor.sizes().vec()}, {"data_offsets", {offset, offset + bytes}}};
+    offset += bytes;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // the data starts on a multiple of eight
+
+  const std::string temporary = path + ".writing";
+  std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+  const uint64_t length = text.size();
+  char prefix[8];
+  for (int byte = 0; byte < 8; ++byte) prefix[byte] = static_cast<char>(length >> (8 * byte));
+  out.write(prefix, 8);
+  out.write(text.data(), static_cast<std::streamsize>(text.size()));
+  for (const Tensor& tensor : dense) {
+    out.write(static_cast<const char*>(tensor.data_ptr()), static_cast<std::streamsize>(tensor.nbytes()));
+  }
+  out.close();
+  if (!out || std::rename(temporary.c_str(), path.c_str()) != 0) {
+    const std::string reason = std::strerror(errno);
+    std::remove(temporary.c_str());
+    TORCH_CHECK(false, "cannot write ", path, ": ", reason, "; is the folder there, writable and not full?");
+  }
+}
+
+SafetensorsFile load_safetensors(const std::string& path) {
+  auto fail = [&](const std::string& reason) {
+    TORCH_CHECK(false, path, " is not a safetensors file that can be read: ", reason);
+  };
+  std::ifstream in(path, std::ios::binary);
+  TORCH_CHECK(in, "cannot open ", path, ": ", std::strerror(errno));
+  std::error_code error;
+  const uint64_t file_bytes = std::filesystem::file_size(path, error);
+  if (error) fail(error.message());
+  unsigned char prefix[8];
+  if (file_bytes < 8 || !in.read(reinterpret_cast<char*>(prefix), 8)) fail("it has fewer than 8 bytes");
+  uint64_t length = 0;
+  for (int byte = 0; byte < 8; ++byte) length |= static_cast<uint64_t>(prefix[byte]) << (8 * byte);
+  if (length > kMaxHeaderBytes || length > file_bytes - 8) {
+    fail("it claims a header of " + std::to_string(length) + " bytes in a file of " + std::to_string(file_bytes));
+  }
+  std::string text(length, '\0');
+  if (!in.read(text.data(), static_cast<std::streamsize>(length))) fail("its header is cut off");
+  const json header = parse_header(text, fail);
+  const uint64_t data_bytes = file_bytes - 8 - length;
+
+  SafetensorsFile file;
+  std::vector<Entry> entries;
+  for (const auto& [name, value] : header.items()) {
+    if (name != "__metadata__") {
+      entries.push_back(parse_entry(name, value, data_bytes, fail));
+      continue;
+    }
+    if (!value.is_object()) fail("its __metadata__ is not an object");
+    for (const auto& [key, item] : value.items()) {
+      if (!item.is_string()) fail("its __metadata__ entry \"" + key + "\" is not a string");
+      file.metadata[key] = item.get<std::string>();
+    }
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return std::tie(a.begin, a.end) < std::tie(b.begin, b.end); });
+  uint64_t at = 0;
+  for (const Entry& entry : entries) {
+    if (entry.begin != at) {
+      fail("tensor \"" + entry.name + "\" starts at byte " + std::to_string(entry.begin) + ", expected " +
+           std::to_string(at) + " (data must neither overlap nor leave gaps)");
+    }
+    at = entry.end;
+    Tensor tensor = torch::empty(entry.shape, entry.type);
+    if (!in.read(static_cast<char*>(tensor.data_ptr()), static_cast<std::streamsize>(tensor.nbytes()))) {
+      fail("the data of tensor \"" + entry.name + "\" is cut off");
+    }
+    file.tensors.emplace_back(entry.name, tensor);
+  }
+  if (at != data_bytes) fail(std::to_string(data_bytes - at) + " bytes after the last tensor belong to none");
+  return file;
+}
+
+namespace {
+
+NamedTensors module_tensors(const torch::nn::Module& module) {
+  NamedTensors tensors;
+  for (const auto& item : module.named_parameters()) tensors.emplace_back(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) tensors.emplace_back(item.key(), item.value());
+  return tensors;
+}
+
+}  // namespace
+
+void save_module(const torch::nn::Module& module, const std::string& path, const Metadata& metadata) {
+  save_safetensors(path, module_tensors(module), metadata);
+}
+
+Metadata load_module(torch::nn::Module& module, const std::string& path) {
+  const SafetensorsFile file = load_safetensors(path);
+  std::map<std::string, Tensor> stored(file.tensors.begin(), file.tensors.end());
+  const NamedTensors own = module_tensors(module);
+  // Check everything before anything is changed.
+  for (const auto& [name, tensor] : own) {
+    const auto found = stored.find(name);
+    TORCH_CHECK(found != stored.end(), path, ": expected a tensor \"", name,
+                "\" for this module, and there is none; was it saved from a module with other options?");
+    TORCH_CHECK(found->second.sizes() == tensor.sizes(), path, ": tensor \"", name, "\": expected shape ",
+                tensor.sizes(), ", got ", found->second.sizes());
+  }
+  for (const auto& [name, tensor] : file.tensors) {
+    const bool known =
+        std::any_of(own.begin(), own.end(), [&, &n = name](const auto& item) { return item.first == n; });
+    TORCH_CHECK(known, path, ": tensor \"", name, "\" belongs to no parameter of this module");
+  }
+  torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : own) {
+    Tensor target = tensor;
+    target.copy_(stored.at(name));
+  }
+  return file.metadata;
+}
+
+}  // namespace strata

@@ -1,0 +1,31 @@
+// Tensors on disk in the safetensors format: an 8-byte little-endian header length, a JSON header, raw data.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace strata {
+
+using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
+using Metadata = std::map<std::string, std::string>;
+
+struct SafetensorsFile {
+  NamedTensors tensors;  // in the order of their data
+  Metadata metadata;
+};
+
+// Written to a temporary file first and then renamed, so that an interrupted write leaves the old file whole.
+void save_safetensors(const std::string& path, const NamedTensors& tensors, const Metadata& metadata = {});
+
+// Every claim of the header is checked against the file before any data is read.
+SafetensorsFile load_safetensors(const std::string& path);
+
+// A module's parameters and buffers under their state-dict names. Loading wants exactly the module's names and shapes.
+void save_module(const torch::nn::Module& module, const std::string& path, const Metadata& metadata = {});
+Metadata load_module(torch::nn::Module& module, const std::string& path);
+
+}  // namespace strata

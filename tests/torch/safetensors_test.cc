@@ -1,0 +1,96 @@
+// The safetensors reader and writer: round trips, and every lie a header can tell.
+#include "model/safetensors.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "model/hkt_attention.h"
+#include "torch/expect_error.h"
+
+namespace strata {
+namespace {
+
+std::string temporary(const std::string& name) { return testing::TempDir() + "/" + name; }
+
+void write_raw(const std::string& path, const std::string& header, const std::string& data, int64_t claimed = -1) {
+  std::ofstream out(path, std::ios::binary);
+  const uint64_t length = claimed >= 0 ? claimed : header.size();
+  for (int byte = 0; byte < 8; ++byte) out.put(static_cast<char>(length >> (8 * byte)));
+  out << header << data;
+}
+
+TEST(Safetensors, RoundTripOfEveryType) {
+  NamedTensors tensors;
+  for (auto type : {torch::kFloat64, torch::kFloat32, torch::kFloat16, torch::kBFloat16, torch::kInt64, torch::kInt32,
+                    torch::kInt16, torch::kInt8, torch::kUInt8, torch::kBool}) {
+    tensors.emplace_back(std::string("t.") + c10::toString(type), (torch::rand({2, 3}) * 10).to(type));
+  }
+  tensors.emplace_back("scalar", torch::tensor(3.0));
+  tensors.emplace_back("empty", torch::zeros({0, 4}));
+  tensors.emplace_back("strided", torch::rand({4, 6}).t());
+  const std::string path = temporary("round.safetensors");
+  save_safetensors(path, tensors, {{"kind", "test \"quoted\" \n"}});
+  const SafetensorsFile file = load_safetensors(path);
+  EXPECT_EQ(file.metadata.at("kind"), "test \"quoted\" \n");
+  std::map<std::string, torch::Tensor> loaded(file.tensors.begin(), file.tensors.end());
+  ASSERT_EQ(loaded.size(), tensors.size());
+  for (const auto& [name, tensor] : tensors) EXPECT_TRUE(torch::equal(loaded.at(name), tensor)) << name;
+  EXPECT_FALSE(std::filesystem::exists(path + ".writing"));
+}
+
+TEST(Safetensors, DamagedFilesAreRefused) {
+  const std::string path = temporary("bad.safetensors");
+  auto refuse = [&](const std::string& header, const std::string& data, const std::string& words,
+                    int64_t claimed = -1) {
+    write_raw(path, header, data, claimed);
+    expect_error([&] { load_safetensors(path); }, words);
+  };
+  const std::string four(4, 'x');
+  refuse("{}", "", "claims a header of 1000000000000", 1000000000000);
+  refuse("{}", "", "claims a header of 3", 3);
+  refuse("{oops", "", "not JSON");
+  refuse("[]", "", "not a JSON object");
+  refuse(R"({"a":{"dtype":"F32","shape":[1]}})", four, "needs a dtype, a shape and two data_offsets");
+  refuse(R"({"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}})", four, "unknown dtype \"F31\"");
+  refuse(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", four, "claims bytes 0 to 8 of 4");
+  refuse(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", four, "claims bytes 4 to 0");
+  refuse(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", four, "shape larger than the file");
+  refuse(R"({"a":{"dtype":"F32","shape":[],"data_offsets":[0,0]}})", "", "needs 4 bytes for its shape");
+  refuse(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,4]}})", four, "shape larger");
+  refuse(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", four, "no natural number");
+  refuse(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
+         four, "neither overlap nor leave gaps");
+  refuse(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", four, "starts at byte 2, expected 0");
+  refuse(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", four, "2 bytes after the last tensor");
+  refuse(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})",
+         four, "\"a\" appears twice");
+  refuse(R"({"__metadata__":{"x":1}})", "", "not a string");
+  std::ofstream(path, std::ios::trunc) << "abc";
+  expect_error([&] { load_safetensors(path); }, "fewer than 8 bytes");
+  expect_error([&] { load_safetensors(temporary("nowhere.safetensors")); }, "cannot open");
+  expect_error([&] { save_safetensors(temporary("no/such/folder/x"), {}); }, "cannot write");
+}
+
+TEST(Safetensors, ModulesWantTheirOwnNamesAndShapes) {
+  const std::string path = temporary("module.safetensors");
+  HktAttention saved(HktAttentionOptions(16, 4)), same(HktAttentionOptions(16, 4));
+  save_module(*saved, path, {{"levels", "3"}});
+  EXPECT_EQ(load_module(*same, path).at("levels"), "3");
+  const auto x = torch::randn({1, 7, 16});
+  EXPECT_TRUE(torch::equal(saved->forward(x), same->forward(x)));
+
+  HktAttention deeper(HktAttentionOptions(16, 4).levels(4)), wider(HktAttentionOptions(32, 4)),
+      flat(HktAttentionOptions(16, 4).per_level_projections(true));
+  const auto before = deeper->level_weights();
+  expect_error([&] { load_module(*deeper, path); }, "filter_3");
+  EXPECT_TRUE(torch::equal(deeper->level_weights(), before));  // nothing was changed
+  expect_error([&] { load_module(*wider, path); }, "expected shape [3, 32], got [3, 16]");
+  expect_error([&] { load_module(*flat, path); }, "expected a tensor \"query_0.weight\"");
+  save_safetensors(path, {{"level_logits", torch::zeros({4, 1})}});
+  expect_error([&] { load_module(*same, path); }, "there is none");
+}
+
+}  // namespace
+}  // namespace strata
