@@ -15,10 +15,16 @@ endif()
 # Debian's torch belongs to /usr/bin/python3; another python3 on the PATH may have none.
 set(STRATA_PYTHON /usr/bin/python3 CACHE FILEPATH "The Python whose PyTorch is the one built against; runs the Python tests")
 
-# TorchConfig.cmake looks for its libraries in the system's folders first; make it take those beside itself.
+# TorchConfig.cmake looks for Caffe2 and its libraries in the system's folders first; make it take those beside itself.
 if(Torch_DIR)
+  set(Caffe2_DIR ${Torch_DIR}/../Caffe2)
   get_filename_component(torch_root ${Torch_DIR}/../../.. ABSOLUTE)
   list(PREPEND CMAKE_LIBRARY_PATH ${torch_root}/lib)
+endif()
+# A PyTorch with CUDA otherwise runs a program to see which GPU is here, which fails with older CMake; our own CUDA sources
+# name their architectures themselves.
+if(NOT DEFINED TORCH_CUDA_ARCH_LIST)
+  set(TORCH_CUDA_ARCH_LIST 9.0)
 endif()
 find_package(Torch REQUIRED)
 message(STATUS "PyTorch ${Torch_VERSION} from ${Torch_DIR}")

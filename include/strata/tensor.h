@@ -8,15 +8,16 @@ namespace strata {
 // How numbers are stored. Sums are taken in the *compute type*: double for kFloat64, float for the other two.
 enum class DType { kFloat32, kFloat64, kBFloat16 };
 
-// A strided view of a (batch, head, token, channel) array; strides count elements, and a stride of 0 broadcasts.
-struct View {
-  void* data = nullptr;
-  int64_t stride[4] = {0, 0, 0, 0};
-};
-
+// Strided views of a (batch, head, token, channel) array; strides count elements, and a stride of 0 broadcasts.
 struct ConstView {
   const void* data = nullptr;
   int64_t stride[4] = {0, 0, 0, 0};
+};
+
+struct View {
+  void* data = nullptr;
+  int64_t stride[4] = {0, 0, 0, 0};
+  operator ConstView() const { return {data, {stride[0], stride[1], stride[2], stride[3]}}; }  // NOLINT: like pointers
 };
 
 // Views of a dense row-major (batch, heads, tokens, channels) array; the number of batches does not enter.

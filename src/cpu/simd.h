@@ -8,6 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 #ifndef STRATA_ISA
 #define STRATA_ISA isa_portable
@@ -145,23 +148,47 @@ struct Exp2Poly<double> {
   static constexpr int64_t kBias = 1023;
 };
 
-// 2^x for x <= 0 (and up to the largest exponent). Below the smallest normal number the result is exactly 0; NaN stays
-// NaN, because the clamp compares with "less than" and the scaling is a product.
+// The polynomial part of 2^(n + f).
 template <class T>
-inline Vec<T> exp2(Vec<T> x) {
+inline Vec<T> exp2_fraction(Vec<T> f) {
   using P = Exp2Poly<T>;
   constexpr int kDegree = sizeof(P::kCoefficient) / sizeof(T) - 1;
-  const VecInt<T> underflow = x < splat(P::kSmallest);
-  const Vec<T> clamped = underflow ? splat(P::kSmallest) : x;
-  const Vec<T> shifted = clamped + splat(P::kRound);
-  const Vec<T> f = clamped - (shifted - splat(P::kRound));
   Vec<T> poly = splat(P::kCoefficient[kDegree]);
 #pragma GCC unroll 16
   for (int n = kDegree - 1; n >= 0; --n) poly = poly * f + splat(P::kCoefficient[n]);
+  return poly;
+}
+
+// 2^x for x <= 0 (and up to the largest exponent). Far below the smallest normal number, and for -inf, the result is
+// exactly 0; NaN stays NaN.
+#ifdef __AVX512F__
+inline Vec<float> exp2_vector(Vec<float> x) {
+  const Vec<float> clamped = _mm512_max_ps(splat(2 * Exp2Poly<float>::kSmallest), x);  // max(a, NaN) is NaN
+  const Vec<float> n = _mm512_roundscale_ps(clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return _mm512_scalef_ps(exp2_fraction<float>(clamped - n), n);
+}
+inline Vec<double> exp2_vector(Vec<double> x) {
+  const Vec<double> clamped = _mm512_max_pd(splat(2 * Exp2Poly<double>::kSmallest), x);
+  const Vec<double> n = _mm512_roundscale_pd(clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return _mm512_scalef_pd(exp2_fraction<double>(clamped - n), n);
+}
+template <class T>
+inline Vec<T> exp2(Vec<T> x) {
+  return exp2_vector(x);
+}
+#else
+template <class T>
+inline Vec<T> exp2(Vec<T> x) {
+  using P = Exp2Poly<T>;
+  const VecInt<T> underflow = x < splat(P::kSmallest);  // false for NaN, which the product at the end keeps
+  const Vec<T> clamped = underflow ? splat(P::kSmallest) : x;
+  const Vec<T> shifted = clamped + splat(P::kRound);
+  const Vec<T> poly = exp2_fraction<T>(clamped - (shifted - splat(P::kRound)));
   const VecInt<T> exponent = (reinterpret_cast<VecInt<T>>(shifted) + P::kBias) << P::kMantissaBits;
   const Vec<T> result = poly * reinterpret_cast<Vec<T>>(exponent);
   return underflow ? Vec<T>{} : result;
 }
+#endif
 
 template <class T>
 inline constexpr T kLog2E = static_cast<T>(1.4426950408889634074);

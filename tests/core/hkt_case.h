@@ -118,10 +118,7 @@ struct HktData {
     p.v = v.const_view();
     p.weights = const_cast<Array<T>&>(weights).data();
     p.lengths = spec.lengths.empty() ? nullptr : spec.lengths.data();
-    if (has_bias()) {
-      const View shared = broadcast(const_cast<Array<S>&>(bias));
-      p.bias = {shared.data, {shared.stride[0], shared.stride[1], shared.stride[2], shared.stride[3]}};
-    }
+    if (has_bias()) p.bias = broadcast(const_cast<Array<S>&>(bias));
     p.causal = spec.causal;
     p.scale = 1.0 / std::sqrt(static_cast<double>(spec.head_size));
     p.threads = threads;

@@ -1,0 +1,16 @@
+// HktAttention in a libtorch program.
+#include <strata/model/hkt_attention.h>
+
+#include <iostream>
+
+int main() {
+  torch::manual_seed(0);
+  strata::HktAttention attention(strata::HktAttentionOptions(64, 4).levels(3).causal(true));
+  torch::Tensor x = torch::randn({2, 100, 64});
+  torch::Tensor y = attention->forward(x);
+  y.pow(2).mean().backward();
+  std::cout << attention << "\noutput " << y.sizes() << ", weights of head 0:";
+  for (int level = 0; level < 3; ++level) std::cout << " " << attention->level_weights()[0][level].item<float>();
+  std::cout << ", gradient norm of the first filter " << attention->named_parameters()["filter_1"].grad().norm().item<float>()
+            << "\n";
+}

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# install_test.sh BUILD SOURCE PYTHON|none: installs a build into a temporary folder and uses it from outside the tree, as
+# a user would: the core example, and, when the build has torch, the torch example and the Python package.
+set -euo pipefail
+build=$1 source=$2 python=$3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cmake --install "$build" --prefix "$work/prefix" > /dev/null
+examples=(core)
+[ "$python" != none ] && examples+=(torch)
+for example in "${examples[@]}"; do
+  cp -r "$source/examples/$example" "$work/$example"
+  cmake -S "$work/$example" -B "$work/$example/build" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_BUILD_TYPE=Release > /dev/null
+  cmake --build "$work/$example/build" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+  "$work/$example/build/${example}_example" | tee "$work/$example.out"
+done
+grep -q 'last token: [0-9. ]*, log-sum-exp' "$work/core.out"
+if [ "$python" != none ]; then
+  grep -q 'output \[2, 100, 64\]' "$work/torch.out"
+  package=$(dirname "$(find "$work/prefix" -path '*/strata/__init__.py')")
+  cd "$work"  # not in the checkout: only what was installed may be found
+  env -u STRATA_LIBRARY PYTHONPATH="$(dirname "$package")" "$python" -c '
+import torch, strata
+y = strata.HktAttention(64, 4, causal=True)(torch.randn(2, 100, 64))
+print("python", strata.__file__.split("/")[-2], tuple(y.shape))'
+fi
