@@ -114,10 +114,12 @@ std::vector<Figure> measure(int threads, int rounds) {
       rounds);
   const double flops = 4.0 * kHeads * kTokens * kTokens * kHeadSize;
   const double sgemm_rate = 2.0 * 2048 * 2048 * 2048 / fast["sgemm"];
-  std::printf("milliseconds: sgemm 2048^3 %.1f (%.0f GFLOP/s), flat %.1f, HKT L=3 %.1f, composed %.1f; with backward: flat %.1f, "
-              "HKT %.1f, composed %.1f\n\n",
-              1e3 * fast["sgemm"], 1e-9 * sgemm_rate, 1e3 * fast["l1"], 1e3 * fast["l3"], 1e3 * fast["composed"],
-              1e3 * fast["l1_both"], 1e3 * fast["l3_both"], 1e3 * fast["composed_both"]);
+  std::printf(
+      "milliseconds: sgemm 2048^3 %.1f (%.0f GFLOP/s), flat %.1f, HKT L=3 %.1f, composed %.1f; with backward: flat "
+      "%.1f, "
+      "HKT %.1f, composed %.1f\n\n",
+      1e3 * fast["sgemm"], 1e-9 * sgemm_rate, 1e3 * fast["l1"], 1e3 * fast["l3"], 1e3 * fast["composed"],
+      1e3 * fast["l1_both"], 1e3 * fast["l3_both"], 1e3 * fast["composed_both"]);
   return {
       {"hkt_cpu_fwd_l3_over_l1_t2048", fast["l3"] / fast["l1"], "<= 1.20"},
       {"hkt_cpu_fwd_causal_l3_over_l1_t2048", fast["causal_l3"] / fast["causal_l1"], ""},
@@ -160,7 +162,7 @@ void write_json(const std::string& path, const std::vector<Figure>& figures) {
 int main(int argc, char** argv) try {
   using namespace strata::bench;
   std::string json, build_times;
-  int threads = 2, rounds = 9;
+  int threads = 2, rounds = 7;
   for (int at = 1; at < argc; ++at) {
     const std::string option = argv[at];
     if (at + 1 < argc && option == "--json") {
@@ -184,7 +186,8 @@ int main(int argc, char** argv) try {
   std::vector<Figure> figures = measure(threads, rounds);
   if (!build_times.empty()) add_build_times(build_times, figures);
   std::printf("%-44s %10s   %s\n", "figure", "value", "bar");
-  for (const Figure& figure : figures) std::printf("%-44s %10.3f   %s\n", figure.name.c_str(), figure.value, figure.bar);
+  for (const Figure& figure : figures)
+    std::printf("%-44s %10.3f   %s\n", figure.name.c_str(), figure.value, figure.bar);
   if (!json.empty()) {
     write_json(json, figures);
     std::printf("\nwritten to %s\n", json.c_str());

@@ -1,4 +1,5 @@
-// Timing side by side: in every round each contender runs once, so that whatever else the machine does hits all alike.
+// Timing side by side: every round times each contender once, so that whatever else the machine does hits all alike. An
+// untimed run goes before each timed one, or a contender would pay for the caches and memory its predecessor left.
 #pragma once
 
 #include <torch/torch.h>
@@ -28,13 +29,13 @@ inline double median(std::vector<double> values) {
 
 using Contenders = std::vector<std::pair<std::string, std::function<void()>>>;
 
-// Median seconds of each contender, after one warm-up round.
+// Median seconds of each contender.
 inline std::map<std::string, double> race(const Contenders& contenders, int rounds) {
   std::map<std::string, std::vector<double>> times;
-  for (int round = -1; round < rounds; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     for (const auto& [name, work] : contenders) {
-      const double seconds = seconds_of(work);
-      if (round >= 0) times[name].push_back(seconds);
+      work();
+      times[name].push_back(seconds_of(work));
     }
   }
   std::map<std::string, double> medians;

@@ -1,5 +1,5 @@
-// make demo: HKT against flat attention on a small causal problem. What each costs, how close the fused kernel is to the
-// dense float64 definition, and how fast it is beside the same mathematics composed from torch operators.
+// make demo: HKT against flat attention on a small causal problem. What each costs, how close the fused kernel is to
+// the dense float64 definition, and how fast it is beside the same mathematics composed from torch operators.
 #include <omp.h>
 
 #include <cstdio>
@@ -57,15 +57,17 @@ double difference_from_reference(const Attention& a) {
 void run() {
   torch::manual_seed(1);
   std::printf("Strata demo: causal attention over %ld tokens, %ld heads of size %ld, float32, %d threads, %s\n\n",
-              static_cast<long>(kTokens), static_cast<long>(kHeads), static_cast<long>(kHeadSize), omp_get_max_threads(),
-              isa_name(current_isa()));
-  std::printf("%-14s %12s %16s %12s %12s %10s\n", "attention", "score cost", "off reference", "fused", "composed", "speed-up");
+              static_cast<long>(kTokens), static_cast<long>(kHeads), static_cast<long>(kHeadSize),
+              omp_get_max_threads(), isa_name(current_isa()));
+  std::printf("%-14s %12s %16s %12s %12s %10s\n", "attention", "score cost", "off reference", "fused", "composed",
+              "speed-up");
   std::printf("%-14s %12s %16s %12s %12s %10s\n", "", "(flat = 1)", "(float64)", "fwd+bwd ms", "fwd+bwd ms", "");
   for (int64_t levels = 1; levels <= 4; ++levels) {
     const Attention a(kHeads, kTokens, levels, kHeadSize, /*causal=*/true);
-    auto times = race({{"fused", a.forward_backward([&] { return a.fused(); })},
-                       {"composed", a.forward_backward([&] { return composed_hkt(a.q, a.k, a.v, a.weights, a.options); })}},
-                      7);
+    auto times =
+        race({{"fused", a.forward_backward([&] { return a.fused(); })},
+              {"composed", a.forward_backward([&] { return composed_hkt(a.q, a.k, a.v, a.weights, a.options); })}},
+             7);
     const std::string name = levels == 1 ? "flat" : "HKT L=" + std::to_string(levels);
     std::printf("%-14s %12.4f %16.1e %12.2f %12.2f %9.1fx\n", name.c_str(), cost(levels), difference_from_reference(a),
                 1e3 * times["fused"], 1e3 * times["composed"], times["composed"] / times["fused"]);

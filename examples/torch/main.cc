@@ -11,6 +11,6 @@ int main() {
   y.pow(2).mean().backward();
   std::cout << attention << "\noutput " << y.sizes() << ", weights of head 0:";
   for (int level = 0; level < 3; ++level) std::cout << " " << attention->level_weights()[0][level].item<float>();
-  std::cout << ", gradient norm of the first filter " << attention->named_parameters()["filter_1"].grad().norm().item<float>()
-            << "\n";
+  std::cout << ", gradient norm of the first filter "
+            << attention->named_parameters()["filter_1"].grad().norm().item<float>() << "\n";
 }

@@ -162,15 +162,17 @@ inline Vec<T> exp2_fraction(Vec<T> f) {
 // 2^x for x <= 0 (and up to the largest exponent). Far below the smallest normal number, and for -inf, the result is
 // exactly 0; NaN stays NaN.
 #ifdef __AVX512F__
+// The zero-masked forms with a full mask: GCC 12 warns about uninitialised values in its own header for the plain ones.
 inline Vec<float> exp2_vector(Vec<float> x) {
-  const Vec<float> clamped = _mm512_max_ps(splat(2 * Exp2Poly<float>::kSmallest), x);  // max(a, NaN) is NaN
-  const Vec<float> n = _mm512_roundscale_ps(clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  return _mm512_scalef_ps(exp2_fraction<float>(clamped - n), n);
+  const Vec<float> clamped =
+      _mm512_maskz_max_ps(0xffff, splat(2 * Exp2Poly<float>::kSmallest), x);  // max(a, NaN) is NaN
+  const Vec<float> n = _mm512_maskz_roundscale_ps(0xffff, clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return _mm512_maskz_scalef_ps(0xffff, exp2_fraction<float>(clamped - n), n);
 }
 inline Vec<double> exp2_vector(Vec<double> x) {
-  const Vec<double> clamped = _mm512_max_pd(splat(2 * Exp2Poly<double>::kSmallest), x);
-  const Vec<double> n = _mm512_roundscale_pd(clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  return _mm512_scalef_pd(exp2_fraction<double>(clamped - n), n);
+  const Vec<double> clamped = _mm512_maskz_max_pd(0xff, splat(2 * Exp2Poly<double>::kSmallest), x);
+  const Vec<double> n = _mm512_maskz_roundscale_pd(0xff, clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return _mm512_maskz_scalef_pd(0xff, exp2_fraction<double>(clamped - n), n);
 }
 template <class T>
 inline Vec<T> exp2(Vec<T> x) {
