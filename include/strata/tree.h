@@ -1,0 +1,99 @@
+// A nested signal: a tree over the tokens of one sequence (docs/MATH.md, section 2.1).
+//
+// Leaves are tokens, in sequence order. An inner node is a *family* of children with a domain, and covers a contiguous range
+// of leaves. Families are stored breadth first, so that one pass forwards goes top-down and one backwards goes bottom-up;
+// nothing recurses, and a chain of a million families is as good a tree as any.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "strata/status.h"
+
+namespace strata {
+
+enum class Domain : uint8_t { kSet, kSequence, kGrid, kGraph };
+const char* domain_name(Domain domain);
+
+// What the kernels see of a tree. A child is a token t >= 0, or family f written as ~f.
+struct TreeView {
+  int64_t tokens = 0;
+  int64_t families = 0;                  // 0 only when there are no tokens; family 0 is the root
+  const int32_t* child_begin = nullptr;  // (families + 1): where each family's children start
+  const int32_t* children = nullptr;
+  const int32_t* kind = nullptr;  // (families): which position table a family uses, -1 for none
+};
+
+class Tree {
+ public:
+  Tree() = default;  // no tokens
+
+  int64_t tokens() const { return tokens_; }
+  int64_t families() const { return static_cast<int64_t>(domain_.size()); }
+  int64_t depth() const;  // families on the longest way from the root to a leaf
+  // sum over families of children^2: what attention on this tree costs, in score products.
+  int64_t cost() const;
+
+  const std::vector<int32_t>& child_begin() const { return child_begin_; }
+  const std::vector<int32_t>& children() const { return children_; }
+  Domain domain(int64_t family) const { return static_cast<Domain>(domain_[family]); }
+  int32_t width(int64_t family) const { return width_[family]; }  // of a grid, in children; 0 otherwise
+
+  // Position tables in use: each distinct (domain, grid width) other than a set is one, in order of first appearance.
+  struct Kind {
+    Domain domain;
+    int32_t width;
+    bool operator==(const Kind& other) const { return domain == other.domain && width == other.width; }
+  };
+  const std::vector<Kind>& kinds() const { return kinds_; }
+  int64_t largest_family() const;
+
+  TreeView view() const;
+
+  // An indented picture, one node a line; long families are cut in the middle.
+  std::string to_string(int64_t max_lines = 60) const;
+
+  // The general way in: families breadth first, children as in TreeView. Everything is checked; a refusal names the node.
+  static Status make(int64_t tokens, std::vector<int32_t> child_begin, std::vector<int32_t> children,
+                     std::vector<Domain> domains, std::vector<int32_t> widths, Tree* tree);
+
+ private:
+  int64_t tokens_ = 0;
+  std::vector<int32_t> child_begin_ = {0};
+  std::vector<int32_t> children_;
+  std::vector<uint8_t> domain_;
+  std::vector<int32_t> width_;
+  std::vector<int32_t> kind_;
+  std::vector<Kind> kinds_;
+};
+
+std::ostream& operator<<(std::ostream& out, const Tree& tree);
+
+// ------------------------------------------------------------------------------------------------- builders
+
+// One family holds all tokens: exactly softmax attention.
+Status star_tree(int64_t tokens, Domain domain, Tree* tree);
+
+// Left-packed: a family of height h ends at the multiples of branching^(h + 1), whatever the number of tokens.
+Status balanced_tree(int64_t tokens, int64_t branching, Domain domain, Tree* tree);
+
+// windows[h] children per family of height h, the last one repeated up to the root; the first boundary lies at `shift`
+// tokens (0 <= shift < windows[0]) so that trees with moved boundaries can be compared.
+Status window_tree(int64_t tokens, const std::vector<int64_t>& windows, int64_t shift, Domain domain, Tree* tree);
+
+// A height x width image read row by row, in the order of quadtree_order(): families are 2 x 2 grids (cut at the border).
+Status quadtree(int64_t height, int64_t width, Tree* tree);
+// order[t] = row * width + column of the token t of quadtree(): the way to permute an image before attention, and back.
+std::vector<int64_t> quadtree_order(int64_t height, int64_t width);
+
+// parent[n] is the parent of node n, -1 for the root; nodes without children are tokens, in the order of their numbers, and
+// children stand in the order of their tokens.
+Status tree_from_parents(const std::vector<int64_t>& parent, Domain domain, Tree* tree);
+
+// "[MAX 2 9 [MIN 4 7 ] 0 ]": every whitespace-separated word is a token; a word that begins with '[' opens a family that
+// it belongs to itself, the word "]" closes it and belongs to it as well.
+Status tree_from_brackets(const std::string& text, Tree* tree);
+
+}  // namespace strata
