@@ -1,11 +1,15 @@
 #include "strata/cpu.h"
 
+#include <omp.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "core/text.h"
+#include "cpu/kernels.h"
 
 namespace strata {
 namespace {
@@ -75,6 +79,29 @@ Status set_isa(Isa isa) {
   if (!host_has(isa)) return invalid("isa: this host or build has no ", isa_name(isa), "; see supported_isas()");
   chosen_isa() = isa;
   return {};
+}
+
+const CpuKernels& cpu_kernels() {
+#ifdef STRATA_X86
+  switch (current_isa()) {
+    case Isa::kAvx512:
+      return isa_avx512::kKernels;
+    case Isa::kAvx2:
+      return isa_avx2::kKernels;
+    case Isa::kPortable:
+      break;
+  }
+#endif
+  return isa_portable::kKernels;
+}
+
+int threads_or_default(int threads) { return threads > 0 ? threads : std::max(1, omp_get_max_threads()); }
+
+Status kernel_status(bool had_memory, const char* mechanism) {
+  if (had_memory) return {};
+  return {StatusCode::kOutOfMemory,
+          text("out of memory: the ", mechanism,
+               " kernel could not allocate its work space; use fewer threads or shorter sequences")};
 }
 
 }  // namespace strata

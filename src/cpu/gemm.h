@@ -38,6 +38,13 @@ struct StartScaled {  // C = C * factor (per column) + A B
   }
 };
 template <class T>
+struct StartRowScaled {  // C = C * factor (per row) + A B
+  const T* c;
+  int64_t step;
+  const T* factor;
+  Vec<T> operator()(int64_t r, int64_t v) const { return load(c + r * step + v * kLanes<T>) * factor[r]; }
+};
+template <class T>
 struct StartUpsampled {  // every number of the coarse tile, twice in both directions
   const T* coarse;
   int64_t step;

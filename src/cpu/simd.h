@@ -106,6 +106,23 @@ inline Vec<T> add_lane_pairs(Vec<T> a, Vec<T> b) {
   return pair_sums<T>(a, b, typename MakeLanes<kLanes<T>>::Type());
 }
 
+// The butterfly step of a transposition: exchanges the lanes with bit kStep between two rows.
+template <class T, int kStep, int... I>
+inline void exchange(Vec<T>& a, Vec<T>& b, Lanes<I...>) {
+  constexpr int kN = kLanes<T>;
+  const Vec<T> low = __builtin_shufflevector(a, b, ((I & kStep) == 0 ? I : kN + I - kStep)...);
+  b = __builtin_shufflevector(a, b, ((I & kStep) == 0 ? I + kStep : kN + I)...);
+  a = low;
+}
+template <class T, int kStep = 1>
+inline void transpose(Vec<T> (&rows)[kLanes<T>]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kLanes<T>; ++r) {
+    if ((r & kStep) == 0) exchange<T, kStep>(rows[r], rows[r + kStep], typename MakeLanes<kLanes<T>>::Type());
+  }
+  if constexpr (2 * kStep < kLanes<T>) transpose<T, 2 * kStep>(rows);
+}
+
 template <class T>
 inline Vec<T> lane_index() {
   Vec<T> index{};

@@ -97,6 +97,28 @@ inline DenseRows<T> dense_rows(Rows<const S> rows, int64_t first, int64_t count,
   return {scratch, channels};
 }
 
+// tile[c][x] = factor * rows[x][c] for x < count; lanes from `count` to `lanes` are zero. Rows hold whole vectors.
+template <class T>
+inline void transpose_rows(DenseRows<T> rows, int64_t count, int64_t channels, T factor, T* tile, int64_t lanes) {
+  constexpr int64_t kN = kLanes<T>;
+  for (int64_t x0 = 0; x0 < lanes; x0 += kN) {
+    for (int64_t c0 = 0; c0 < channels; c0 += kN) {
+      Vec<T> block[kN];
+#pragma GCC unroll 16
+      for (int64_t x = 0; x < kN; ++x) {
+        block[x] = x0 + x < count ? load(rows.data + (x0 + x) * rows.step + c0) * factor : Vec<T>{};
+      }
+      transpose<T>(block);
+      if (c0 + kN <= channels) {
+#pragma GCC unroll 16
+        for (int64_t c = 0; c < kN; ++c) store(tile + (c0 + c) * lanes + x0, block[c]);
+      } else {
+        for (int64_t c = 0; c0 + c < channels; ++c) store(tile + (c0 + c) * lanes + x0, block[c]);
+      }
+    }
+  }
+}
+
 // Is any number infinite or NaN, that is, are all bits of its exponent set?
 template <class T>
 inline bool any_non_finite(DenseRows<T> rows, int64_t count, int64_t channels) {

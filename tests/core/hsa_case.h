@@ -1,5 +1,5 @@
-// Random trees and HSA problems over them. The generator makes all sorts: bushy, thin, chains, stars, mixed families, with
-// weights of zero; a failure prints the tree.
+// Random trees and HSA problems over them. The generator makes all sorts: bushy, thin, chains, stars, mixed families,
+// with weights of zero; a failure prints the tree.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +18,13 @@ inline Tree random_tree(int64_t tokens, Shape shape, int64_t widest, Domain doma
   Tree tree;
   Status status;
   auto uniform = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
-  if (shape == Shape::kStar) {
+  if (shape == Shape::kStar || tokens == 0) {
     status = star_tree(tokens, domain, &tree);
   } else if (shape == Shape::kBalanced) {
     status = balanced_tree(tokens, std::max<int64_t>(2, widest), domain, &tree);
   } else {
-    // Start from the leaves and join runs of neighbours until one node is left; tree_from_parents takes any numbering in
-    // which leaves come in order.
+    // Start from the leaves and join runs of neighbours until one node is left; tree_from_parents takes any numbering
+    // in which leaves come in order.
     std::vector<int64_t> parent(tokens, -1), row(tokens);
     for (int64_t t = 0; t < tokens; ++t) row[t] = t;
     do {
@@ -73,7 +73,7 @@ struct HsaData {
       batch_of.push_back(c.packed ? 0 : n);
       first_token.push_back(c.packed ? first : 0);
       first += c.lengths[n];
-      places = std::max(places, trees.back().largest_family());
+      if (c.domain != Domain::kSet) places = std::max(places, trees.back().largest_family());
     }
     for (const Tree& tree : trees) views.push_back(tree.view());
     auto make = [&](int64_t heads, int64_t channels) { return Array<S>(batch, heads, rows, channels, c.memory); };

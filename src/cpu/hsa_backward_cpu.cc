@@ -1,0 +1,416 @@
+// HSA backward (docs/MATH.md, section 2.4). It needs nothing from the forward pass but its inputs: going bottom-up it
+// recomputes the means and Z and collects mu, mbar and Y; going top-down it turns them into gradients. For a leaf the
+// own score is an ordinary pair of its family; for an inner child the diagonal carries mbar and fbar instead.
+#include "cpu/hsa_cpu_kernels.h"
+#include "cpu/hsa_family.h"
+#include "cpu/parallel.h"
+
+namespace strata::STRATA_ISA {
+namespace {
+
+template <class T>
+struct HsaBackwardSpace {
+  HsaBackwardSpace(const HsaProblem& p, int64_t families, int64_t tokens, int64_t gradient_tokens, Arena& arena)
+      : nodes(p, families, arena),
+        tile(p, arena),
+        y(arena.take<T>(families * nodes.value_width)),
+        dq(arena.take<T>(families * nodes.key_width)),
+        dk(arena.take<T>(families * nodes.key_width)),
+        dv(arena.take<T>(families * nodes.value_width)),
+        mbar(arena.take<T>(families)),
+        mu(arena.take<T>(families)),
+        fbar(arena.take<T>(families)),
+        dweight(arena.take<T>(families)),
+        dkappa(arena.take<T>(families)),
+        leaf_z(arena.take<T>(tokens)),
+        leaf_mu(arena.take<T>(tokens)),
+        leaf_dweight(arena.take<T>(tokens)),
+        leaf_dkappa(arena.take<T>(tokens)),
+        leaf_dq(arena.take<T>(gradient_tokens * p.head_size)),
+        leaf_dk(arena.take<T>(gradient_tokens * p.head_size)),
+        leaf_dv(arena.take<T>(gradient_tokens * p.value_size)),
+        y_rows(arena.take<T>(kTile * nodes.value_width)),
+        y_transposed(arena.take<T>(p.value_size * kTile)),
+        product(arena.take<T>(kTile * kTile)),
+        gradient(arena.take<T>(kTile * max(nodes.key_width, nodes.value_width))),
+        row_z(arena.take<T>(kTile)),
+        row_mu(arena.take<T>(kTile)),
+        row_share(arena.take<T>(kTile)) {}
+
+  Nodes<T> nodes;
+  FamilyTile<T> tile;
+  T *y, *dq, *dk, *dv;                     // of the inner nodes: Y_A and the gradients of the means
+  T *mbar, *mu, *fbar, *dweight, *dkappa;  // of the inner nodes
+  T *leaf_z, *leaf_mu, *leaf_dweight, *leaf_dkappa;
+  T *leaf_dq, *leaf_dk, *leaf_dv;  // where the caller's arrays cannot be added to in place
+  T *y_rows, *y_transposed;
+  T* product;   // (siblings, lanes): W = <Y_c, v_b>, then gbar
+  T* gradient;  // scratch for one product's rows
+  T *row_z, *row_mu, *row_share;
+};
+
+// Rows of a leaf gradient, in place when the caller stores T side by side.
+template <class S, class T>
+Rows<T> gradient_rows(const HsaHead<S>& head, const View& view, T* fallback, int64_t channels) {
+  if constexpr (sizeof(S) == sizeof(T)) {
+    const Rows<S> rows = head.template leaves<S>(view);
+    if (rows.channel_stride == 1) return rows;
+  }
+  return {fallback, channels, 1};
+}
+
+template <class T>
+void add_to(T* to, const T* from, T factor, int64_t count) {
+  for (int64_t c = 0; c < count; ++c) to[c] += factor * from[c];
+}
+template <class T>
+void set_to(T* to, const T* from, T factor, int64_t count) {
+  for (int64_t c = 0; c < count; ++c) to[c] = factor * from[c];
+}
+template <class T>
+T dot(const T* a, const T* b, int64_t count) {
+  T sum = 0;
+  for (int64_t c = 0; c < count; ++c) sum += a[c] * b[c];
+  return sum;
+}
+
+template <class S>
+class HsaBackward {
+ public:
+  using T = typename Compute<S>::Type;
+
+  HsaBackward(const HsaHead<S>& head, const HsaGradients& g, T* dpositions, HsaBackwardSpace<T>& space)
+      : head_(head), p_(head.p), g_(g), s_(space), nodes_(space.nodes), dpositions_(dpositions) {
+    dout_ = head.template leaves<const S>(g.dout);
+    dq_ = gradient_rows<S, T>(head, g.dq, s_.leaf_dq, p_.head_size);
+    dk_ = gradient_rows<S, T>(head, g.dk, s_.leaf_dk, p_.head_size);
+    dv_ = gradient_rows<S, T>(head, g.dv, s_.leaf_dv, p_.value_size);
+  }
+
+  void run() {
+    const int64_t families = head_.tree.families;
+    if (families == 0) return;
+    for (int64_t family = families - 1; family >= 0; --family) bottom_up(family);
+    memset(s_.dq, 0, sizeof(T) * nodes_.key_width);
+    memset(s_.dk, 0, sizeof(T) * nodes_.key_width);
+    memset(s_.dv, 0, sizeof(T) * nodes_.value_width);
+    nodes_.m[0] = 1;
+    s_.dweight[0] = s_.dkappa[0] = 0;
+    s_.fbar[0] = g_.dscore == nullptr ? T(0) : static_cast<const T*>(g_.dscore)[head_.n * p_.heads + head_.h];
+    for (int64_t family = 0; family < families; ++family) top_down(family);
+    write_leaves();
+  }
+
+ private:
+  const int32_t* children_of(int64_t family) const { return head_.tree.children + head_.tree.child_begin[family]; }
+  int64_t size_of(int64_t family) const { return head_.tree.child_begin[family + 1] - head_.tree.child_begin[family]; }
+  T weight_of(int32_t child) const { return child < 0 ? nodes_.weight[~child] : head_.weight_of(child); }
+  T z_of(int32_t child) const { return child < 0 ? nodes_.Z[~child] : s_.leaf_z[child]; }
+
+  DenseRows<T> rows(Rows<const S> leaf, const T* node, int64_t width, int64_t channels, const int32_t* children,
+                    int64_t count, T* scratch) const {
+    return child_rows<S, T>(head_, leaf, node, width, channels, children, count, scratch);
+  }
+  DenseRows<T> k_rows(const int32_t* children, int64_t count) {
+    return rows(head_.k, nodes_.k, nodes_.key_width, p_.head_size, children, count, s_.tile.k_rows);
+  }
+  DenseRows<T> v_rows(const int32_t* children, int64_t count) {
+    return rows(head_.v, nodes_.v, nodes_.value_width, p_.value_size, children, count, s_.tile.v_rows);
+  }
+
+  // The operands of the queries i0 .. i0 + nq: q natural and transposed, Y natural and transposed.
+  void load_queries(const int32_t* children, int64_t i0, int64_t nq, int64_t lanes) {
+    q_ = rows(head_.q, nodes_.q, nodes_.key_width, p_.head_size, children + i0, nq, s_.tile.q_rows);
+    y_ = rows(dout_, s_.y, nodes_.value_width, p_.value_size, children + i0, nq, s_.y_rows);
+    transpose_rows<T>(q_, nq, p_.head_size, static_cast<T>(p_.scale) * kLog2E<T>, s_.tile.queries, lanes);
+    transpose_rows<T>(y_, nq, p_.value_size, T(1), s_.y_transposed, lanes);
+  }
+
+  // P into tile.scores and W = <Y_c, v_b> into product, for the keys j0 .. j0 + nk. An inner child's own entry of W is
+  // mbar.
+  void probabilities(int64_t family, int64_t i0, int64_t nq, int64_t j0, int64_t nk, int64_t lanes, bool scored) {
+    const int32_t* children = children_of(family);
+    if (!scored) family_scores(head_, nodes_, family, i0, nq, j0, nk, lanes, k_rows(children + j0, nk), s_.tile);
+    for (int64_t y = 0; y < nk; ++y) {
+      for (int64_t x = 0; x < lanes; x += kLanes<T>) {
+        T* at = s_.tile.scores + y * lanes + x;
+        store(at, exp2<T>(load(at) - load(s_.row_z + x)));
+      }
+    }
+    const DenseRows<T> v = v_rows(children + j0, nk);
+    gemm<T, Layout::kRowMajor>({v.data, v.step}, {s_.y_transposed, lanes}, s_.product, lanes, nk, lanes / kLanes<T>,
+                               p_.value_size, StartZero<T>());
+    for (int64_t y = max(0, i0 - j0); y < min(nk, i0 + nq - j0); ++y) {
+      if (children[j0 + y] < 0) s_.product[y * lanes + j0 + y - i0] = s_.mbar[~children[j0 + y]];
+    }
+  }
+
+  void bottom_up(int64_t family) {
+    const int32_t* children = children_of(family);
+    const int64_t size = size_of(family);
+    family_means(head_, nodes_, family, s_.tile);
+    const T total = nodes_.weight[family];
+    T* Y = s_.y + family * nodes_.value_width;
+    memset(Y, 0, sizeof(T) * nodes_.value_width);
+    T f = 0, mbar = 0;
+    for (int64_t i0 = 0; i0 < size; i0 += kTile) {
+      const int64_t nq = min(kTile, size - i0);
+      const int64_t lanes = round_up(nq, kLanes<T>);
+      const int64_t end = p_.causal ? i0 + nq : size;
+      load_queries(children, i0, nq, lanes);
+      start_softmax(lanes, s_.tile);
+      const bool single = end <= kTile;
+      for (int64_t j0 = 0; j0 < end; j0 += kTile) {
+        const int64_t nk = min(kTile, size - j0);
+        family_scores(head_, nodes_, family, i0, nq, j0, nk, lanes, k_rows(children + j0, nk), s_.tile);
+        if (single) memcpy(s_.product, s_.tile.scores, sizeof(T) * nk * lanes);  // kept, the softmax overwrites them
+        online_softmax(nk, lanes, s_.tile);
+        if (single) memcpy(s_.tile.scores, s_.product, sizeof(T) * nk * lanes);
+      }
+      for (int64_t x = 0; x < lanes; ++x) {
+        const T z = x < nq ? softmax_lse(s_.tile, x) : -kInfinity<T>;
+        s_.row_z[x] = z == -kInfinity<T> ? kInfinity<T> : z * kLog2E<T>;
+        if (x >= nq) continue;
+        const int32_t child = children[i0 + x];
+        (child < 0 ? nodes_.Z[~child] : s_.leaf_z[child]) = z;
+        if (weight_of(child) > T(0)) f += weight_of(child) / total * z;
+        add_to(Y, y_.data + x * y_.step, T(1), nodes_.value_width);
+      }
+      T sums[kTile] = {};
+      for (int64_t j0 = 0; j0 < end; j0 += kTile) {
+        const int64_t nk = min(kTile, size - j0);
+        probabilities(family, i0, nq, j0, nk, lanes, single);
+        for (int64_t y = 0; y < nk; ++y)
+          for (int64_t x = 0; x < lanes; ++x) sums[x] += s_.tile.scores[y * lanes + x] * s_.product[y * lanes + x];
+      }
+      for (int64_t x = 0; x < nq; ++x) {
+        const int32_t child = children[i0 + x];
+        (child < 0 ? s_.mu[~child] : s_.leaf_mu[child]) = sums[x];
+        mbar += sums[x];
+      }
+    }
+    nodes_.f[family] = total > T(0) ? f : -kInfinity<T>;
+    s_.mbar[family] = mbar;
+  }
+
+  // What the means, f and |A| of a family owe to each child; the products below add to it.
+  void start_children(int64_t family) {
+    const T total = nodes_.weight[family];
+    const T inverse = total > T(0) ? T(1) / total : T(0);
+    const T *dq = s_.dq + family * nodes_.key_width, *dk = s_.dk + family * nodes_.key_width,
+            *dv = s_.dv + family * nodes_.value_width;
+    const bool with_weights = g_.dweights.data != nullptr;
+    T own = 0;
+    if (with_weights) {
+      own = dot(dq, nodes_.q + family * nodes_.key_width, nodes_.key_width) +
+            dot(dk, nodes_.k + family * nodes_.key_width, nodes_.key_width) +
+            dot(dv, nodes_.v + family * nodes_.value_width, nodes_.value_width) +
+            s_.dkappa[family] * nodes_.kappa[family];
+    }
+    const int32_t* children = children_of(family);
+    for (int64_t c = 0; c < size_of(family); ++c) {
+      const int32_t child = children[c];
+      const T share = weight_of(child) * inverse;
+      T dweight = 0;
+      if (child < 0) {
+        set_to(s_.dq + ~child * nodes_.key_width, dq, share, nodes_.key_width);
+        set_to(s_.dk + ~child * nodes_.key_width, dk, share, nodes_.key_width);
+        set_to(s_.dv + ~child * nodes_.value_width, dv, share, nodes_.value_width);
+        if (with_weights && share > T(0)) {
+          dweight = dot(dq, nodes_.q + ~child * nodes_.key_width, nodes_.key_width) +
+                    dot(dk, nodes_.k + ~child * nodes_.key_width, nodes_.key_width) +
+                    dot(dv, nodes_.v + ~child * nodes_.value_width, nodes_.value_width) +
+                    s_.dkappa[family] * nodes_.kappa[~child];
+        }
+      } else {
+        set_to(&dq_.at(child, 0), dq, share, p_.head_size);
+        set_to(&dk_.at(child, 0), dk, share, p_.head_size);
+        set_to(&dv_.at(child, 0), dv, share, p_.value_size);
+        if (with_weights && share > T(0)) {
+          for (int64_t x = 0; x < p_.head_size; ++x)
+            dweight += dq[x] * widen(head_.q.at(child, x)) + dk[x] * widen(head_.k.at(child, x));
+          for (int64_t x = 0; x < p_.value_size; ++x) dweight += dv[x] * widen(head_.v.at(child, x));
+          dweight += s_.dkappa[family] * head_.kappa_of(child);
+        }
+      }
+      if (with_weights) {
+        const T z_term = share > T(0) ? s_.fbar[family] * (z_of(child) - nodes_.f[family]) : T(0);
+        (child < 0 ? s_.dweight[~child] : s_.leaf_dweight[child]) =
+            share > T(0) ? s_.dweight[family] + (dweight - own + z_term) * inverse : T(0);
+      }
+      (child < 0 ? s_.dkappa[~child] : s_.leaf_dkappa[child]) = share * s_.dkappa[family];
+    }
+  }
+
+  // Adds `count` rows of the scratch, times factor, to a gradient of the given children.
+  void scatter(const int32_t* children, int64_t count, int64_t width, int64_t channels, T factor, Rows<T> leaf,
+               T* node) {
+    for (int64_t c = 0; c < count; ++c) {
+      T* to = children[c] < 0 ? node + ~children[c] * width : &leaf.at(children[c], 0);
+      add_to(to, s_.gradient + c * width, factor, channels);
+    }
+  }
+
+  void top_down(int64_t family) {
+    const int32_t* children = children_of(family);
+    const int64_t size = size_of(family);
+    start_children(family);
+    const T m = nodes_.m[family], fbar = s_.fbar[family];
+    const T total = nodes_.weight[family];
+    const T inverse = total > T(0) ? T(1) / total : T(0);
+    const T scale = static_cast<T>(p_.scale);
+    for (int64_t i0 = 0; i0 < size; i0 += kTile) {
+      const int64_t nq = min(kTile, size - i0);
+      const int64_t lanes = round_up(nq, kLanes<T>);
+      load_queries(children, i0, nq, lanes);
+      for (int64_t x = 0; x < lanes; ++x) {
+        const T z = x < nq ? z_of(children[i0 + x]) : -kInfinity<T>;
+        s_.row_z[x] = z == -kInfinity<T> ? kInfinity<T> : z * kLog2E<T>;
+        s_.row_mu[x] = x < nq ? (children[i0 + x] < 0 ? s_.mu[~children[i0 + x]] : s_.leaf_mu[children[i0 + x]]) : T(0);
+        s_.row_share[x] = x < nq ? fbar * weight_of(children[i0 + x]) * inverse : T(0);
+      }
+      for (int64_t j0 = 0; j0 < (p_.causal ? i0 + nq : size); j0 += kTile) {
+        top_down_pair(family, i0, nq, j0, min(kTile, size - j0), lanes, m, scale);
+      }
+    }
+  }
+
+  // gbar_cb = P_cb (m (W_cb - mu_c) + z_c), and the products it enters.
+  void top_down_pair(int64_t family, int64_t i0, int64_t nq, int64_t j0, int64_t nk, int64_t lanes, T m, T scale) {
+    const int32_t* children = children_of(family);
+    probabilities(family, i0, nq, j0, nk, lanes, false);
+    for (int64_t y = 0; y < nk; ++y) {
+      for (int64_t x = 0; x < lanes; x += kLanes<T>) {
+        const int64_t at = y * lanes + x;
+        const Vec<T> P = load(s_.tile.scores + at);
+        store(s_.product + at, P * (m * (load(s_.product + at) - load(s_.row_mu + x)) + load(s_.row_share + x)));
+        store(s_.tile.scores + at, m * P);
+      }
+    }
+    for (int64_t y = max(0, i0 - j0); y < min(nk, i0 + nq - j0); ++y) {
+      if (children[j0 + y] >= 0) continue;
+      const int64_t at = y * lanes + j0 + y - i0;
+      s_.fbar[~children[j0 + y]] = s_.product[at];
+      nodes_.m[~children[j0 + y]] = s_.tile.scores[at];
+      s_.product[at] = s_.tile.scores[at] = 0;
+    }
+    add_terms(family, i0, nq, j0, nk, lanes);
+
+    const int64_t kw = nodes_.key_width, vw = nodes_.value_width;
+    const DenseRows<T> k = k_rows(children + j0, nk);
+    gemm<T, Layout::kTransposed>({s_.product, lanes}, {k.data, k.step}, s_.gradient, kw, nq, kw / kLanes<T>, nk,
+                                 StartZero<T>());
+    scatter(children + i0, nq, kw, p_.head_size, scale, dq_, s_.dq);
+    gemm<T, Layout::kRowMajor>({s_.product, lanes}, {q_.data, q_.step}, s_.gradient, kw, nk, kw / kLanes<T>, nq,
+                               StartZero<T>());
+    scatter(children + j0, nk, kw, p_.head_size, scale, dk_, s_.dk);
+    gemm<T, Layout::kRowMajor>({s_.tile.scores, lanes}, {y_.data, y_.step}, s_.gradient, vw, nk, vw / kLanes<T>, nq,
+                               StartZero<T>());
+    scatter(children + j0, nk, vw, p_.value_size, T(1), dv_, s_.dv);
+  }
+
+  // The gradients of what is added to a score: kappa_b, log|b| and E(c, b).
+  void add_terms(int64_t family, int64_t i0, int64_t nq, int64_t j0, int64_t nk, int64_t lanes) {
+    const bool terms = g_.dkey_bias.data != nullptr || g_.dweights.data != nullptr;
+    T* table = dpositions_ == nullptr || head_.table_of(family) == nullptr
+                   ? nullptr
+                   : dpositions_ + head_.tree.kind[family] * p_.places * p_.places;
+    if (!terms && table == nullptr) return;
+    const int32_t* children = children_of(family) + j0;
+    for (int64_t y = 0; y < nk; ++y) {
+      const T* row = s_.product + y * lanes;
+      if (terms) {
+        T sum = 0;
+        for (int64_t x = 0; x < nq; ++x) sum += row[x];
+        (children[y] < 0 ? s_.dkappa[~children[y]] : s_.leaf_dkappa[children[y]]) += sum;
+        const T weight = weight_of(children[y]);
+        if (weight > T(0)) (children[y] < 0 ? s_.dweight[~children[y]] : s_.leaf_dweight[children[y]]) += sum / weight;
+      }
+      for (int64_t x = 0; table != nullptr && x < nq; ++x) {
+        if (i0 + x != j0 + y) table[(i0 + x) * p_.places + j0 + y] += row[x];
+      }
+    }
+  }
+
+  void write(Rows<T> from, const View& view, int64_t channels) const {
+    const Rows<S> to = head_.template leaves<S>(view);
+    if (static_cast<const void*>(from.data) == static_cast<const void*>(to.data)) return;  // was added to in place
+    for (int64_t t = 0; t < head_.tree.tokens; ++t)
+      for (int64_t c = 0; c < channels; ++c) narrow(from.at(t, c), &to.at(t, c));
+  }
+
+  void write_leaves() const {
+    write(dq_, g_.dq, p_.head_size);
+    write(dk_, g_.dk, p_.head_size);
+    write(dv_, g_.dv, p_.value_size);
+    if (g_.dweights.data != nullptr) {
+      const Rows<T> to = head_.template leaves<T>(g_.dweights);
+      for (int64_t t = 0; t < head_.tree.tokens; ++t)
+        to.at(t, 0) = head_.weight_of(t) > T(0) ? s_.leaf_dweight[t] : T(0);
+    }
+    if (g_.dkey_bias.data != nullptr) {
+      const Rows<T> to = head_.template leaves<T>(g_.dkey_bias);
+      for (int64_t t = 0; t < head_.tree.tokens; ++t) to.at(t, 0) = s_.leaf_dkappa[t];
+    }
+  }
+
+  const HsaHead<S>& head_;
+  const HsaProblem& p_;
+  const HsaGradients& g_;
+  HsaBackwardSpace<T>& s_;
+  Nodes<T>& nodes_;
+  T* dpositions_;
+  Rows<const S> dout_;
+  Rows<T> dq_, dk_, dv_;
+  DenseRows<T> q_, y_;
+};
+
+template <class S>
+bool backward(const HsaProblem& p, const HsaGradients& g, int threads) {
+  using T = typename Compute<S>::Type;
+  int64_t families = 0, tokens = 0;
+  for (int64_t n = 0; n < p.sequences; ++n) {
+    families = max(families, p.trees[n].families);
+    tokens = max(tokens, p.trees[n].tokens);
+  }
+  const bool in_place = sizeof(S) == sizeof(T) && g.dq.stride[3] == 1 && g.dk.stride[3] == 1 && g.dv.stride[3] == 1;
+  const int64_t gradient_tokens = in_place ? 0 : tokens;
+  Arena measure(nullptr);
+  HsaBackwardSpace<T> sized(p, families, tokens, gradient_tokens, measure);
+  const Workspace workspace(measure.used(), threads);
+  const int64_t table = p.kinds * p.places * p.places;
+  const int64_t items = p.sequences * p.heads;
+  const Workspace tables(g.dpositions == nullptr ? 0 : items * table * static_cast<int64_t>(sizeof(T)), 1);
+  if (!workspace.ok() || !tables.ok()) return false;
+  T* partial = static_cast<T*>(tables.piece(0));
+  if (g.dpositions != nullptr) memset(partial, 0, sizeof(T) * items * table);
+
+  parallel_items(items, threads, [&](int64_t item, int thread) {
+    Arena arena(workspace.piece(thread));
+    HsaBackwardSpace<T> space(p, families, tokens, gradient_tokens, arena);
+    const HsaHead<S> head(p, item / p.heads, item % p.heads);
+    HsaBackward<S>(head, g, g.dpositions == nullptr ? nullptr : partial + item * table, space).run();
+  });
+  for (int64_t h = 0; g.dpositions != nullptr && h < p.heads; ++h) {  // over the sequences, in order
+    T* to = static_cast<T*>(g.dpositions) + h * table;
+    memset(to, 0, sizeof(T) * table);
+    for (int64_t n = 0; n < p.sequences; ++n) add_to(to, partial + (n * p.heads + h) * table, T(1), table);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool hsa_backward_cpu(const HsaProblem& p, const HsaGradients& g, int threads) {
+  switch (p.dtype) {
+    case DType::kFloat32:
+      return backward<float>(p, g, threads);
+    case DType::kFloat64:
+      return backward<double>(p, g, threads);
+    case DType::kBFloat16:
+      return backward<BFloat16>(p, g, threads);
+  }
+  return false;
+}
+
+}  // namespace strata::STRATA_ISA

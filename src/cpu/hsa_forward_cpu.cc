@@ -1,0 +1,168 @@
+// HSA forward (docs/MATH.md, section 2.3). Bottom-up, each family is a small attention of its own: its rows give Z and
+// a local output, its children's Z give f of the family. Top-down, y = acc(A) + m(A) * local. A work item is one
+// sequence and head.
+#include "cpu/hsa_cpu_kernels.h"
+#include "cpu/hsa_family.h"
+#include "cpu/parallel.h"
+
+namespace strata::STRATA_ISA {
+namespace {
+
+template <class T>
+struct HsaForwardSpace {
+  HsaForwardSpace(const HsaProblem& p, int64_t families, int64_t tokens, Arena& arena)
+      : nodes(p, families, arena),
+        tile(p, arena),
+        local(arena.take<T>(families * nodes.value_width)),
+        acc(arena.take<T>(kTile * nodes.value_width)),
+        z(arena.take<T>(kTile)),
+        leaf_local(arena.take<T>(tokens * p.value_size)) {}
+
+  Nodes<T> nodes;
+  FamilyTile<T> tile;
+  T* local;       // (families, value_width): a node's attention on its siblings; then acc(node)
+  T* acc;         // (kTile, value_width): the tile's sums
+  T* z;           // Z of the tile's rows
+  T* leaf_local;  // (tokens, value_size): where the output cannot hold it
+};
+
+// Where the local output of token t goes: the output itself when it stores T side by side.
+template <class S, class T>
+Rows<T> leaf_rows(const HsaHead<S>& head, const HsaOutputs& outputs, T* fallback) {
+  if constexpr (sizeof(S) == sizeof(T)) {
+    const Rows<S> out = head.template leaves<S>(outputs.out);
+    if (out.channel_stride == 1) return out;
+  }
+  return {fallback, head.p.value_size, 1};
+}
+
+template <class S, class T>
+void forward_family(const HsaHead<S>& head, int64_t family, Rows<T> leaf_out, HsaForwardSpace<T>& space) {
+  const HsaProblem& p = head.p;
+  Nodes<T>& nodes = space.nodes;
+  FamilyTile<T>& tile = space.tile;
+  const int32_t* children = head.tree.children + head.tree.child_begin[family];
+  const int64_t size = head.tree.child_begin[family + 1] - head.tree.child_begin[family];
+  const bool with_values = head.v.data != nullptr;
+  family_means(head, nodes, family, tile);
+  const T total = nodes.weight[family];
+  T f = 0;
+  for (int64_t i0 = 0; i0 < size; i0 += kTile) {
+    const int64_t nq = min(kTile, size - i0);
+    const int64_t lanes = round_up(nq, kLanes<T>);
+    const DenseRows<T> q =
+        child_rows<S, T>(head, head.q, nodes.q, nodes.key_width, p.head_size, children + i0, nq, tile.q_rows);
+    transpose_rows<T>(q, nq, p.head_size, static_cast<T>(p.scale) * kLog2E<T>, tile.queries, lanes);
+    start_softmax(lanes, tile);
+    if (with_values) memset(space.acc, 0, sizeof(T) * nq * nodes.value_width);
+    for (int64_t j0 = 0; j0 < (p.causal ? i0 + nq : size); j0 += kTile) {
+      const int64_t nk = min(kTile, size - j0);
+      const DenseRows<T> k =
+          child_rows<S, T>(head, head.k, nodes.k, nodes.key_width, p.head_size, children + j0, nk, tile.k_rows);
+      family_scores(head, nodes, family, i0, nq, j0, nk, lanes, k, tile);
+      online_softmax(nk, lanes, tile);
+      if (!with_values) continue;
+      for (int64_t y = max(0, i0 - j0); y < min(nk, i0 + nq - j0); ++y) {  // a node's own mass goes down, not out
+        if (children[j0 + y] < 0) tile.scores[y * lanes + j0 + y - i0] = 0;
+      }
+      const DenseRows<T> v =
+          child_rows<S, T>(head, head.v, nodes.v, nodes.value_width, p.value_size, children + j0, nk, tile.v_rows);
+      gemm<T, Layout::kTransposed>({tile.scores, lanes}, {v.data, v.step}, space.acc, nodes.value_width, nq,
+                                   nodes.value_width / kLanes<T>, nk,
+                                   StartRowScaled<T>{space.acc, nodes.value_width, tile.factor});
+    }
+    for (int64_t x = 0; x < nq; ++x) {
+      const int32_t child = children[i0 + x];
+      const T z = softmax_lse(tile, x);
+      const T weight = child < 0 ? nodes.weight[~child] : head.weight_of(child);
+      if (weight > T(0)) f += weight / total * z;
+      if (child < 0) nodes.Z[~child] = z;
+      if (!with_values) continue;
+      const T inverse = tile.sum[x] == T(0) ? T(0) : T(1) / tile.sum[x];
+      const T* from = space.acc + x * nodes.value_width;
+      T* to = child < 0 ? space.local + ~child * nodes.value_width : &leaf_out.at(child, 0);
+      const int64_t channels = child < 0 ? nodes.value_width : p.value_size;
+      for (int64_t c = 0; c < channels; ++c) to[c] = from[c] * inverse;
+    }
+  }
+  nodes.f[family] = total > T(0) ? f : -kInfinity<T>;
+}
+
+// y_i = acc(A) + m(A) local_i;  acc(c) = acc(A) + m(A) local_c and m(c) = m(A) exp(f(c) - Z_c).
+template <class S, class T>
+void spread_down(const HsaHead<S>& head, const HsaOutputs& outputs, Rows<T> leaf_local, HsaForwardSpace<T>& space) {
+  Nodes<T>& nodes = space.nodes;
+  const int64_t width = nodes.value_width;
+  const Rows<S> out = head.template leaves<S>(outputs.out);
+  nodes.m[0] = 1;
+  memset(space.local, 0, sizeof(T) * width);
+  for (int64_t family = 0; family < head.tree.families; ++family) {
+    const T m = nodes.m[family];
+    const T* acc = space.local + family * width;
+    for (int32_t at = head.tree.child_begin[family]; at < head.tree.child_begin[family + 1]; ++at) {
+      const int32_t child = head.tree.children[at];
+      if (child < 0) {
+        const T f = nodes.f[~child];
+        nodes.m[~child] = f == -kInfinity<T> ? T(0) : m * exp2<T>(splat((f - nodes.Z[~child]) * kLog2E<T>))[0];
+        T* local = space.local + ~child * width;
+        for (int64_t c = 0; c < width; ++c) local[c] = acc[c] + m * local[c];
+      } else {
+        const bool real = head.weight_of(child) > T(0);
+        const T* local = &leaf_local.at(child, 0);
+        if constexpr (sizeof(S) == sizeof(T)) {
+          if (out.channel_stride == 1) {
+            T* y = &out.at(child, 0);
+            for (int64_t c = 0; c < head.p.value_size; ++c) y[c] = real ? acc[c] + m * local[c] : T(0);
+            continue;
+          }
+        }
+        for (int64_t c = 0; c < head.p.value_size; ++c) narrow(real ? acc[c] + m * local[c] : T(0), &out.at(child, c));
+      }
+    }
+  }
+}
+
+template <class S>
+bool forward(const HsaProblem& p, const HsaOutputs& outputs, int threads) {
+  using T = typename Compute<S>::Type;
+  int64_t families = 0, tokens = 0;
+  for (int64_t n = 0; n < p.sequences; ++n) {
+    families = max(families, p.trees[n].families);
+    tokens = max(tokens, p.trees[n].tokens);
+  }
+  const bool in_place = sizeof(S) == sizeof(T) && outputs.out.stride[3] == 1;
+  if (in_place) tokens = 0;
+  Arena measure(nullptr);
+  HsaForwardSpace<T> sized(p, families, tokens, measure);
+  const Workspace workspace(measure.used(), threads);
+  if (!workspace.ok()) return false;
+  parallel_items(p.sequences * p.heads, threads, [&](int64_t item, int thread) {
+    Arena arena(workspace.piece(thread));
+    HsaForwardSpace<T> space(p, families, tokens, arena);
+    const HsaHead<S> head(p, item / p.heads, item % p.heads);
+    Rows<T> leaf_out{space.leaf_local, p.value_size, 1};
+    if (outputs.out.data != nullptr) leaf_out = leaf_rows<S, T>(head, outputs, space.leaf_local);
+    for (int64_t family = head.tree.families - 1; family >= 0; --family) forward_family(head, family, leaf_out, space);
+    if (outputs.score != nullptr) {
+      static_cast<T*>(outputs.score)[item] = head.tree.families > 0 ? space.nodes.f[0] : -kInfinity<T>;
+    }
+    if (head.v.data != nullptr && head.tree.families > 0) spread_down(head, outputs, leaf_out, space);
+  });
+  return true;
+}
+
+}  // namespace
+
+bool hsa_forward_cpu(const HsaProblem& p, const HsaOutputs& outputs, int threads) {
+  switch (p.dtype) {
+    case DType::kFloat32:
+      return forward<float>(p, outputs, threads);
+    case DType::kFloat64:
+      return forward<double>(p, outputs, threads);
+    case DType::kBFloat16:
+      return forward<BFloat16>(p, outputs, threads);
+  }
+  return false;
+}
+
+}  // namespace strata::STRATA_ISA

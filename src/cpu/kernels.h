@@ -1,0 +1,36 @@
+// What one instruction set offers: the launchers of its kernels. Arguments have been checked.
+#pragma once
+
+#include "strata/hkt.h"
+#include "strata/hsa.h"
+
+namespace strata {
+
+struct CpuKernels {
+  // Each returns false when its work space could not be had; nothing has been written then.
+  bool (*hkt_forward)(const HktProblem& problem, const HktOutputs& outputs, int threads);
+  bool (*hkt_backward)(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients,
+                       int threads);
+  bool (*hkt_decode)(const HktDecode& decode, int threads);
+  bool (*hsa_forward)(const HsaProblem& problem, const HsaOutputs& outputs, int threads);
+  bool (*hsa_backward)(const HsaProblem& problem, const HsaGradients& gradients, int threads);
+};
+
+namespace isa_portable {
+extern const CpuKernels kKernels;
+}
+#ifdef STRATA_X86
+namespace isa_avx2 {
+extern const CpuKernels kKernels;
+}
+namespace isa_avx512 {
+extern const CpuKernels kKernels;
+}
+#endif
+
+// Those of the current instruction set (src/core/cpu.cc).
+const CpuKernels& cpu_kernels();
+int threads_or_default(int threads);
+Status kernel_status(bool had_memory, const char* mechanism);
+
+}  // namespace strata

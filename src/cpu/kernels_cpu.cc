@@ -1,0 +1,10 @@
+// The table of this instruction set's kernels, which src/core/cpu.cc chooses from.
+#include "cpu/hkt_cpu_kernels.h"
+#include "cpu/hsa_cpu_kernels.h"
+#include "cpu/kernels.h"
+
+namespace strata::STRATA_ISA {
+
+const CpuKernels kKernels = {hkt_forward_cpu, hkt_backward_cpu, hkt_decode_cpu, hsa_forward_cpu, hsa_backward_cpu};
+
+}  // namespace strata::STRATA_ISA
