@@ -3,6 +3,7 @@
 
 #include "strata/hkt.h"
 #include "strata/hsa.h"
+#include "strata/hsa_stream.h"
 
 namespace strata {
 
@@ -14,6 +15,9 @@ struct CpuKernels {
   bool (*hkt_decode)(const HktDecode& decode, int threads);
   bool (*hsa_forward)(const HsaProblem& problem, const HsaOutputs& outputs, int threads);
   bool (*hsa_backward)(const HsaProblem& problem, const HsaGradients& gradients, int threads);
+  bool (*hsa_stream_forward)(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs, int threads);
+  bool (*hsa_stream_backward)(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs,
+                              const HsaStreamGradients& gradients, int threads);
 };
 
 namespace isa_portable {

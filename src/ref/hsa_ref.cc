@@ -38,7 +38,8 @@ struct Node {
 };
 
 struct Sequence {
-  Sequence(const HsaProblem& problem, int64_t sequence, int64_t head) : p(problem), n(sequence), h(head), tree(p.trees[n]) {
+  Sequence(const HsaProblem& problem, int64_t sequence, int64_t head)
+      : p(problem), n(sequence), h(head), tree(p.trees[n]) {
     nodes.resize(tree.families + tree.tokens);
     for (int64_t f = 0; f < tree.families; ++f) {
       for (int32_t at = tree.child_begin[f]; at < tree.child_begin[f + 1]; ++at) {
@@ -49,7 +50,8 @@ struct Sequence {
     }
     for (int64_t t = 0; t < tree.tokens; ++t) {
       Node& leaf = token(t);
-      leaf.weight = p.weights.data == nullptr ? 1.0 : *at(p.weights, t, 0);
+      leaf.weight =
+          p.weights.data == nullptr ? 1.0 : at(p.weights, t, 0)[-h * p.weights.stride[1]];  // one for all heads
       leaf.q.assign(p.head_size, 0.0);
       leaf.k.assign(p.head_size, 0.0);
       leaf.v.assign(p.value_size, 0.0);
@@ -111,7 +113,8 @@ struct Sequence {
     }
   }
 
-  // The attention of every node's row on every token is materialised through acc: `spread` receives (child, sibling, mass).
+  // The attention of every node's row on every token is materialised through acc: `spread` receives (child, sibling,
+  // mass).
   template <class Spread>
   void top_down(const Spread& spread) {
     if (tree.families > 0) nodes[0].m = 1;
@@ -182,9 +185,10 @@ void backward_sequence(Sequence& s, const HsaGradients& gr) {
       add(child.dk, share, A.dk);
       add(child.dv, share, A.dv);
       child.dkappa += share * A.dkappa;
-      child.dweight += A.dweight + (A.fbar * (child.Z - A.f) + dot(A.dq, child.q) - dot(A.dq, A.q) + dot(A.dk, child.k) -
-                                    dot(A.dk, A.k) + dot(A.dv, child.v) - dot(A.dv, A.v) +
-                                    A.dkappa * (child.kappa - A.kappa)) / A.weight;
+      child.dweight +=
+          A.dweight + (A.fbar * (child.Z - A.f) + dot(A.dq, child.q) - dot(A.dq, A.q) + dot(A.dk, child.k) -
+                       dot(A.dk, A.k) + dot(A.dv, child.v) - dot(A.dv, A.v) + A.dkappa * (child.kappa - A.kappa)) /
+                          A.weight;
       const double z = A.fbar * share;
       child.fbar = exp_difference(child.f, child.Z) * (A.m * (child.mbar - child.mu) + z);
       for (size_t b = 0; b < A.children.size(); ++b) {

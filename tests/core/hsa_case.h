@@ -127,7 +127,6 @@ struct HsaData {
     p.k = k.const_view();
     p.v = v.const_view();
     if (spec.weights) p.weights = weights.const_view();
-    p.weights.stride[1] = 0;
     if (spec.key_bias) p.key_bias = key_bias.const_view();
     if (has_positions()) {
       p.positions = const_cast<Array<T>&>(positions).data();
