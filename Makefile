@@ -26,6 +26,7 @@ test: setup core asan ## Build and run all tests, also without torch and under s
 
 bench: build ## Measure the figures; prints a table and writes build/bench.json
 	@build/release/bin/hkt_bench --json build/bench.json --build-times build/build_times.json
+	@build/release/bin/hsa_bench --json build/bench.json
 
 build-times: setup ## Time clean builds of the core and of everything, for `make bench` to report
 	@tools/build_times.sh build/build_times.json $(JOBS)

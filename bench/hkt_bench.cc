@@ -1,16 +1,13 @@
 // The figures of HKT on the CPU, as ratios taken side by side in one run (docs/PERFORMANCE.md says what each means).
 //
 //   hkt_bench [--json FILE] [--build-times FILE] [--threads N] [--rounds N]
-#include <omp.h>
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "bench/measure.h"
+#include "bench/report.h"
 #include "strata/cpu.h"
 #include "strata/hkt.h"
 #include "torch/composed.h"
@@ -19,12 +16,6 @@ namespace strata::bench {
 namespace {
 
 constexpr int64_t kHeads = 8, kHeadSize = 64, kTokens = 2048;
-
-struct Figure {
-  std::string name;
-  double value;
-  const char* bar;
-};
 
 // Bytes of this process's memory: resident now (VmRSS) or at most since the last reset (VmHWM).
 double resident_bytes(const char* field) {
@@ -134,64 +125,16 @@ std::vector<Figure> measure(int threads, int rounds) {
   };
 }
 
-void add_build_times(const std::string& path, std::vector<Figure>& figures) {
-  std::ifstream file(path);
-  if (!file) {
-    std::printf("no clean-build times yet: run `make build-times` (%s)\n", path.c_str());
-    return;
-  }
-  const auto times = nlohmann::json::parse(file);
-  figures.push_back({"build_seconds_core", times.at("build_seconds_core"), "<= 60"});
-  figures.push_back({"build_seconds_all", times.at("build_seconds_all"), "<= 360"});
-}
-
-// Keeps the figures of other benchmarks that already stand in the file.
-void write_json(const std::string& path, const std::vector<Figure>& figures) {
-  nlohmann::ordered_json all = nlohmann::ordered_json::object();
-  if (std::ifstream existing(path); existing) all = nlohmann::ordered_json::parse(existing, nullptr, false);
-  if (!all.is_object()) all = nlohmann::ordered_json::object();
-  for (const Figure& figure : figures) all[figure.name] = figure.value;
-  std::ofstream out(path);
-  out << all.dump(2) << "\n";
-  TORCH_CHECK(out.good(), "cannot write ", path);
-}
-
 }  // namespace
 }  // namespace strata::bench
 
 int main(int argc, char** argv) try {
   using namespace strata::bench;
-  std::string json, build_times;
-  int threads = 2, rounds = 7;
-  for (int at = 1; at < argc; ++at) {
-    const std::string option = argv[at];
-    if (at + 1 < argc && option == "--json") {
-      json = argv[++at];
-    } else if (at + 1 < argc && option == "--build-times") {
-      build_times = argv[++at];
-    } else if (at + 1 < argc && option == "--threads") {
-      threads = std::max(1, std::atoi(argv[++at]));
-    } else if (at + 1 < argc && option == "--rounds") {
-      rounds = std::max(1, std::atoi(argv[++at]));
-    } else {
-      std::fprintf(stderr, "usage: hkt_bench [--json FILE] [--build-times FILE] [--threads N] [--rounds N]\n");
-      return 2;
-    }
-  }
-  omp_set_num_threads(threads);
-  torch::set_num_threads(threads);
+  const Arguments arguments = parse_arguments(argc, argv, "hkt_bench");
   std::printf("HKT on the CPU: float32, 1 x %ld heads x %ld tokens x %ld, %d threads, %s, median of %d rounds\n",
-              static_cast<long>(kHeads), static_cast<long>(kTokens), static_cast<long>(kHeadSize), threads,
-              strata::isa_name(strata::current_isa()), rounds);
-  std::vector<Figure> figures = measure(threads, rounds);
-  if (!build_times.empty()) add_build_times(build_times, figures);
-  std::printf("%-44s %10s   %s\n", "figure", "value", "bar");
-  for (const Figure& figure : figures)
-    std::printf("%-44s %10.3f   %s\n", figure.name.c_str(), figure.value, figure.bar);
-  if (!json.empty()) {
-    write_json(json, figures);
-    std::printf("\nwritten to %s\n", json.c_str());
-  }
+              static_cast<long>(kHeads), static_cast<long>(kTokens), static_cast<long>(kHeadSize), arguments.threads,
+              strata::isa_name(strata::current_isa()), arguments.rounds);
+  report(measure(arguments.threads, arguments.rounds), arguments);
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "hkt_bench: %s\n", error.what());

@@ -9,9 +9,10 @@ install(EXPORT strataCore NAMESPACE strata:: DESTINATION ${config_dir} FILE stra
 if(TARGET strata_torch)
   install(TARGETS strata_torch EXPORT strataTorch)
   install(EXPORT strataTorch NAMESPACE strata:: DESTINATION ${config_dir} FILE strataTorch.cmake)
-  install(FILES src/model/hkt_attention.h src/model/hkt_cache.h src/model/safetensors.h
+  install(FILES src/model/hkt_attention.h src/model/hkt_cache.h src/model/hsa_attention.h
+                src/model/safetensors.h
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/strata/model)
-  install(FILES src/torch/hkt_op.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/strata/torch)
+  install(FILES src/torch/hkt_op.h src/torch/hsa_op.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/strata/torch)
 
   # The Python package, told where the operator library lies.
   set(python_dir ${CMAKE_INSTALL_LIBDIR}/python3/dist-packages)

@@ -8,9 +8,10 @@ packages=(
   libtorch-dev python3-torch libopenblas0-openmp
   nlohmann-json3-dev libcli11-dev libfmt-dev
   python3 python3-numpy python3-pytest
+  clang libclang-rt-14-dev  # libFuzzer
 )
 [ "${1:-}" = "--lint" ] && packages+=(clang-format clang-tidy)
-[ "${1:-}" = "--tsan" ] && packages+=(clang libomp-dev)
+[ "${1:-}" = "--tsan" ] && packages+=(libomp-dev)
 
 missing=()
 for package in "${packages[@]}"; do

@@ -1,8 +1,8 @@
 // A nested signal: a tree over the tokens of one sequence (docs/MATH.md, section 2.1).
 //
-// Leaves are tokens, in sequence order. An inner node is a *family* of children with a domain, and covers a contiguous range
-// of leaves. Families are stored breadth first, so that one pass forwards goes top-down and one backwards goes bottom-up;
-// nothing recurses, and a chain of a million families is as good a tree as any.
+// Leaves are tokens, in sequence order. An inner node is a *family* of children with a domain, and covers a contiguous
+// range of leaves. Families are stored breadth first, so that one pass forwards goes top-down and one backwards goes
+// bottom-up; nothing recurses, and a chain of a million families is as good a tree as any.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct TreeView {
   int64_t families = 0;                  // 0 only when there are no tokens; family 0 is the root
   const int32_t* child_begin = nullptr;  // (families + 1): where each family's children start
   const int32_t* children = nullptr;
-  const int32_t* kind = nullptr;  // (families): which position table a family uses, -1 for none
+  const int32_t* kind = nullptr;  // (families): which position table a family uses, -1 for none; see Tree::kind
 };
 
 class Tree {
@@ -41,13 +41,10 @@ class Tree {
   Domain domain(int64_t family) const { return static_cast<Domain>(domain_[family]); }
   int32_t width(int64_t family) const { return width_[family]; }  // of a grid, in children; 0 otherwise
 
-  // Position tables in use: each distinct (domain, grid width) other than a set is one, in order of first appearance.
-  struct Kind {
-    Domain domain;
-    int32_t width;
-    bool operator==(const Kind& other) const { return domain == other.domain && width == other.width; }
-  };
-  const std::vector<Kind>& kinds() const { return kinds_; }
+  // Which position table a family uses, the same for every tree: sequences use table 0, grids of width w table w; sets
+  // and graphs have no positions (-1). position_tables() is how many tables this tree reaches into.
+  int32_t kind(int64_t family) const { return kind_[family]; }
+  int64_t position_tables() const;
   int64_t largest_family() const;
 
   TreeView view() const;
@@ -55,7 +52,8 @@ class Tree {
   // An indented picture, one node a line; long families are cut in the middle.
   std::string to_string(int64_t max_lines = 60) const;
 
-  // The general way in: families breadth first, children as in TreeView. Everything is checked; a refusal names the node.
+  // The general way in: families breadth first, children as in TreeView. Everything is checked; a refusal names the
+  // node.
   static Status make(int64_t tokens, std::vector<int32_t> child_begin, std::vector<int32_t> children,
                      std::vector<Domain> domains, std::vector<int32_t> widths, Tree* tree);
 
@@ -66,7 +64,6 @@ class Tree {
   std::vector<uint8_t> domain_;
   std::vector<int32_t> width_;
   std::vector<int32_t> kind_;
-  std::vector<Kind> kinds_;
 };
 
 std::ostream& operator<<(std::ostream& out, const Tree& tree);
@@ -83,17 +80,18 @@ Status balanced_tree(int64_t tokens, int64_t branching, Domain domain, Tree* tre
 // tokens (0 <= shift < windows[0]) so that trees with moved boundaries can be compared.
 Status window_tree(int64_t tokens, const std::vector<int64_t>& windows, int64_t shift, Domain domain, Tree* tree);
 
-// A height x width image read row by row, in the order of quadtree_order(): families are 2 x 2 grids (cut at the border).
+// A height x width image read row by row, in the order of quadtree_order(): families are 2 x 2 grids (cut at the
+// border).
 Status quadtree(int64_t height, int64_t width, Tree* tree);
 // order[t] = row * width + column of the token t of quadtree(): the way to permute an image before attention, and back.
 std::vector<int64_t> quadtree_order(int64_t height, int64_t width);
 
-// parent[n] is the parent of node n, -1 for the root; nodes without children are tokens, in the order of their numbers, and
-// children stand in the order of their tokens.
+// parent[n] is the parent of node n, -1 for the root; nodes without children are tokens, in the order of their numbers,
+// and children stand in the order of their tokens.
 Status tree_from_parents(const std::vector<int64_t>& parent, Domain domain, Tree* tree);
 
-// "[MAX 2 9 [MIN 4 7 ] 0 ]": every whitespace-separated word is a token; a word that begins with '[' opens a family that
-// it belongs to itself, the word "]" closes it and belongs to it as well.
+// "[MAX 2 9 [MIN 4 7 ] 0 ]": every whitespace-separated word is a token; a word that begins with '[' opens a family
+// that it belongs to itself, the word "]" closes it and belongs to it as well.
 Status tree_from_brackets(const std::string& text, Tree* tree);
 
 }  // namespace strata

@@ -8,17 +8,27 @@
 from strata import _library
 from strata.hkt import FlatAttention, HktAttention
 from strata.hkt_cache import HktCache
+from strata.hsa import HsaAttention, HsaStreamCache
 from strata.ops import causal_filter, hkt_attention, hkt_decode
 from strata.safetensors import load_safetensors, save_safetensors
+from strata.tree import Tree, best_tree, hierarchy_score, hsa_attention, hsa_stream_attention, kl_gap
 
 __version__ = "0.1.0"
 __all__ = [
     "FlatAttention",
     "HktAttention",
     "HktCache",
+    "HsaAttention",
+    "HsaStreamCache",
+    "Tree",
+    "best_tree",
     "causal_filter",
     "hkt_attention",
     "hkt_decode",
+    "hierarchy_score",
+    "hsa_attention",
+    "hsa_stream_attention",
+    "kl_gap",
     "load_safetensors",
     "save_safetensors",
 ]

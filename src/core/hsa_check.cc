@@ -1,6 +1,7 @@
 #include "core/hsa_check.h"
 
 #include <cmath>
+#include <utility>
 
 #include "core/text.h"
 #include "strata/hkt.h"
@@ -16,7 +17,29 @@ double weight_at(const HsaProblem& p, int64_t n, int64_t t) {
 
 Status check_sequence(const HsaProblem& p, int64_t n) {
   const TreeView& tree = p.trees[n];
-  if (tree.tokens > 0 && tree.families == 0) return invalid("trees[", n, "]: has tokens but no root; build it with Tree");
+  if (tree.tokens > 0 && tree.families == 0)
+    return invalid("trees[", n, "]: has tokens but no root; build it with Tree");
+  // What a Tree guarantees, as far as memory safety needs it: a view may have been made by hand.
+  int64_t next_family = 1, tokens = 0;
+  for (int64_t f = 0; f < tree.families; ++f) {
+    if (tree.child_begin[f] < 0 || tree.child_begin[f] >= tree.child_begin[f + 1] ||
+        tree.child_begin[f + 1] > tree.child_begin[tree.families]) {
+      return invalid("trees[", n, "]: family ", f, " has no children, or its offsets go backwards; build it with Tree");
+    }
+    for (int32_t at = tree.child_begin[f]; at < tree.child_begin[f + 1]; ++at) {
+      const int32_t child = tree.children[at];
+      if (child < 0 ? ~child != next_family++ : child >= tree.tokens) {
+        return invalid("trees[", n, "]: child ", at - tree.child_begin[f], " of family ", f,
+                       " is out of order or range; build it with Tree");
+      }
+      tokens += child >= 0;
+    }
+  }
+  if (tree.families > 0 && (next_family != tree.families || tokens != tree.tokens)) {
+    return invalid("trees[", n, "]: ", next_family, " families and ", tokens,
+                   " tokens are reached from the root, expected ", tree.families, " and ", tree.tokens,
+                   "; build it with Tree");
+  }
   if (p.batch_of[n] < 0 || p.first_token[n] < 0) {
     return invalid("batch_of, first_token: expected 0 or more, got ", p.batch_of[n], " and ", p.first_token[n],
                    " for sequence ", n);
@@ -28,8 +51,8 @@ Status check_sequence(const HsaProblem& p, int64_t n) {
         return invalid("positions: family ", f, " of sequence ", n, " wants table ", tree.kind[f], " of ", p.kinds);
       }
       if (tree.kind[f] >= 0 && size > p.places) {
-        return invalid("positions: family ", f, " of sequence ", n, " has ", size, " children, the table has ", p.places,
-                       " places; use a larger table or make the family a set");
+        return invalid("positions: family ", f, " of sequence ", n, " has ", size, " children, the table has ",
+                       p.places, " places; use a larger table or make the family a set");
       }
     }
   }
@@ -50,7 +73,8 @@ Status hsa_check(const HsaProblem& p) {
   auto missing = [](const char* name) { return invalid(name, ": expected a pointer to data, got null"); };
   if (p.sequences < 0) return invalid("sequences: expected 0 or more, got ", p.sequences);
   if (p.heads < 1) return invalid("heads: expected 1 or more, got ", p.heads);
-  if (p.head_size < 1 || p.head_size > kMaxHeadSize) return invalid("head_size: expected 1 to ", kMaxHeadSize, ", got ", p.head_size);
+  if (p.head_size < 1 || p.head_size > kMaxHeadSize)
+    return invalid("head_size: expected 1 to ", kMaxHeadSize, ", got ", p.head_size);
   if (p.value_size < 1 || p.value_size > kMaxHeadSize) {
     return invalid("value_size: expected 1 to ", kMaxHeadSize, ", got ", p.value_size);
   }
@@ -77,9 +101,12 @@ Status hsa_check(const HsaProblem& p) {
 Status hsa_check(const HsaGradients& g, const HsaProblem& p) {
   int64_t tokens = 0;
   for (int64_t n = 0; n < p.sequences; ++n) tokens += p.trees[n].tokens;
-  if (g.dpositions != nullptr && p.positions == nullptr) return invalid("dpositions: expected null, because there are no positions");
-  if (g.dweights.data != nullptr && p.weights.data == nullptr) return invalid("dweights: expected null, because there are no weights");
-  if (g.dkey_bias.data != nullptr && p.key_bias.data == nullptr) return invalid("dkey_bias: expected null, because there is no key_bias");
+  if (g.dpositions != nullptr && p.positions == nullptr)
+    return invalid("dpositions: expected null, because there are no positions");
+  if (g.dweights.data != nullptr && p.weights.data == nullptr)
+    return invalid("dweights: expected null, because there are no weights");
+  if (g.dkey_bias.data != nullptr && p.key_bias.data == nullptr)
+    return invalid("dkey_bias: expected null, because there is no key_bias");
   if (tokens == 0) return {};
   const std::pair<const char*, const void*> needed[] = {
       {"v", p.v.data}, {"dout", g.dout.data}, {"dq", g.dq.data}, {"dk", g.dk.data}, {"dv", g.dv.data}};

@@ -38,15 +38,20 @@ Status Tree::make(int64_t tokens, std::vector<int32_t> child_begin, std::vector<
   }
   if (families == 0 && tokens > 0) return invalid("root: expected a family over ", tokens, " tokens, got none");
 
-  // Breadth first: the inner children of family 0, 1, 2 .. are families 1, 2, 3 .. in this very order. That alone rules out
-  // cycles, shared children and orphans.
+  // Breadth first: the inner children of family 0, 1, 2 .. are families 1, 2, 3 .. in this very order. That alone rules
+  // out cycles, shared children and orphans.
   int64_t next_family = 1;
   for (int64_t f = 0; f < families; ++f) {
-    if (child_begin[f] > child_begin[f + 1]) return invalid("family ", f, ": child_begin must not decrease");
-    if (child_begin[f] == child_begin[f + 1]) return invalid("family ", f, ": has no children; a family needs at least one");
+    if (child_begin[f] > child_begin[f + 1] || child_begin[f + 1] > child_begin[families]) {
+      return invalid("family ", f, ": child_begin goes from ", child_begin[f], " to ", child_begin[f + 1],
+                     "; it must not decrease, nor pass its end ", child_begin[families]);
+    }
+    if (child_begin[f] == child_begin[f + 1])
+      return invalid("family ", f, ": has no children; a family needs at least one");
     for (int32_t at = child_begin[f]; at < child_begin[f + 1]; ++at) {
       const int32_t child = children[at];
-      if (child >= 0 && child >= tokens) return invalid("family ", f, ": token ", child, " is out of range 0 to ", tokens - 1);
+      if (child >= 0 && child >= tokens)
+        return invalid("family ", f, ": token ", child, " is out of range 0 to ", tokens - 1);
       if (child < 0 && (~child != next_family || next_family >= families)) {
         return invalid("family ", f, ": inner child ", ~child, " where breadth-first order wants ", next_family,
                        "; a family may have one parent only, and no cycle");
@@ -68,8 +73,9 @@ Status Tree::make(int64_t tokens, std::vector<int32_t> child_begin, std::vector<
       const int32_t child = children[at];
       const int64_t begin = child >= 0 ? child : first[~child];
       if (end >= 0 && begin != end) {
-        return invalid("family ", f, ": child ", at - child_begin[f], " begins at token ", begin, " where the one before it ends at ",
-                       end, "; children must lie side by side, without overlap or gap");
+        return invalid("family ", f, ": child ", at - child_begin[f], " begins at token ", begin,
+                       " where the one before it ends at ", end,
+                       "; children must lie side by side, without overlap or gap");
       }
       if (end < 0) first[f] = begin;
       end = child >= 0 ? child + 1 : last[~child];
@@ -85,24 +91,18 @@ Status Tree::make(int64_t tokens, std::vector<int32_t> child_begin, std::vector<
   made.child_begin_ = std::move(child_begin);
   made.children_ = std::move(children);
   for (int64_t f = 0; f < families; ++f) {
-    const Kind kind{domains[f], domains[f] == Domain::kGrid ? widths[f] : 0};
-    made.domain_.push_back(static_cast<uint8_t>(kind.domain));
-    made.width_.push_back(kind.width);
-    if (kind.domain == Domain::kSet) {
-      made.kind_.push_back(-1);
-      continue;
-    }
-    const auto found = std::find(made.kinds_.begin(), made.kinds_.end(), kind);
-    made.kind_.push_back(static_cast<int32_t>(found - made.kinds_.begin()));
-    if (found == made.kinds_.end()) made.kinds_.push_back(kind);
+    const bool grid = domains[f] == Domain::kGrid;
+    made.domain_.push_back(static_cast<uint8_t>(domains[f]));
+    made.width_.push_back(grid ? widths[f] : 0);
+    made.kind_.push_back(grid ? widths[f] : (domains[f] == Domain::kSequence ? 0 : -1));
   }
   *tree = std::move(made);
   return {};
 }
 
-TreeView Tree::view() const {
-  return {tokens_, families(), child_begin_.data(), children_.data(), kind_.data()};
-}
+TreeView Tree::view() const { return {tokens_, families(), child_begin_.data(), children_.data(), kind_.data()}; }
+
+int64_t Tree::position_tables() const { return kind_.empty() ? 0 : 1 + *std::max_element(kind_.begin(), kind_.end()); }
 
 int64_t Tree::largest_family() const {
   int64_t largest = 0;
@@ -132,8 +132,8 @@ int64_t Tree::depth() const {
 
 std::string Tree::to_string(int64_t max_lines) const {
   std::ostringstream out;
-  out << "Tree: " << tokens_ << " tokens, " << families() << " families, depth " << depth() << ", score products " << cost()
-      << "\n";
+  out << "Tree: " << tokens_ << " tokens, " << families() << " families, depth " << depth() << ", score products "
+      << cost() << "\n";
   // An explicit stack of (node, indentation), children pushed in reverse.
   std::vector<std::pair<int32_t, int32_t>> stack;
   if (families() > 0) stack.emplace_back(~0, 1);
@@ -152,7 +152,8 @@ std::string Tree::to_string(int64_t max_lines) const {
     }
     const int64_t f = ~node;
     const int32_t begin = child_begin_[f], end = child_begin_[f + 1];
-    const bool leaves_only = std::all_of(&children_[begin], &children_[begin] + (end - begin), [](int32_t c) { return c >= 0; });
+    const bool leaves_only =
+        std::all_of(&children_[begin], &children_[begin] + (end - begin), [](int32_t c) { return c >= 0; });
     out << domain_name(domain(f)) << " of " << end - begin;
     if (domain(f) == Domain::kGrid) out << ", " << width_[f] << " wide";
     if (leaves_only) {

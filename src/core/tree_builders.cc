@@ -29,8 +29,17 @@ Status LooseTree::finish(Tree* tree) const {
   return Tree::make(tokens, std::move(child_begin), std::move(children), std::move(domains), std::move(widths), tree);
 }
 
+namespace {
+
+Status check_tokens(int64_t tokens) {
+  if (tokens >= 0 && tokens <= std::numeric_limits<int32_t>::max()) return {};
+  return invalid("tokens: expected 0 to 2^31 - 1, got ", tokens);
+}
+
+}  // namespace
+
 Status star_tree(int64_t tokens, Domain domain, Tree* tree) {
-  if (tokens < 0) return invalid("tokens: expected 0 or more, got ", tokens);
+  if (Status s = check_tokens(tokens); !s.ok()) return s;
   LooseTree loose;
   if (tokens > 0) {
     const int32_t root = loose.add_family(domain);
@@ -40,7 +49,7 @@ Status star_tree(int64_t tokens, Domain domain, Tree* tree) {
 }
 
 Status window_tree(int64_t tokens, const std::vector<int64_t>& windows, int64_t shift, Domain domain, Tree* tree) {
-  if (tokens < 0) return invalid("tokens: expected 0 or more, got ", tokens);
+  if (Status s = check_tokens(tokens); !s.ok()) return s;
   if (windows.empty()) return invalid("windows: expected at least one size, got none");
   for (size_t h = 0; h < windows.size(); ++h) {
     if (windows[h] < 2) return invalid("windows[", h, "]: expected 2 or more children per family, got ", windows[h]);
@@ -55,11 +64,12 @@ Status window_tree(int64_t tokens, const std::vector<int64_t>& windows, int64_t 
   std::vector<Level> levels;
   int64_t below = tokens;
   do {
-    const int64_t window = windows[std::min(levels.size(), windows.size() - 1)];
+    const int64_t window =
+        std::min(windows[std::min(levels.size(), windows.size() - 1)], below);  // no wider than there is
     Level level;
     level.begin.push_back(0);
     const int64_t first = levels.empty() && shift > 0 ? shift : window;
-    for (int64_t at = first; at < below; at += window) level.begin.push_back(at);
+    for (int64_t at = first; at < below; at += std::max<int64_t>(1, window)) level.begin.push_back(at);
     level.begin.push_back(below);
     below = static_cast<int64_t>(level.begin.size()) - 1;
     levels.push_back(std::move(level));
@@ -132,7 +142,8 @@ std::vector<int64_t> quadtree_order(int64_t height, int64_t width) {
 
 Status quadtree(int64_t height, int64_t width, Tree* tree) {
   if (height < 0 || width < 0) return invalid("height, width: expected 0 or more, got ", height, " and ", width);
-  if (height > 32768 || width > 32768) return invalid("height, width: expected at most 32768, got ", height, " and ", width);
+  if (height > 32768 || width > 32768)
+    return invalid("height, width: expected at most 32768, got ", height, " and ", width);
   LooseTree loose;
   if (height == 0 || width == 0) return loose.finish(tree);
   struct Pending {
@@ -184,10 +195,11 @@ Status tree_from_parents(const std::vector<int64_t>& parent, Domain domain, Tree
     if (parent[n] >= 0) children[parent[n]].push_back(n);
   }
   std::vector<int64_t> order = {root};  // from the root down; nodes on a cycle are never met
-  for (size_t at = 0; at < order.size(); ++at) order.insert(order.end(), children[order[at]].begin(), children[order[at]].end());
+  for (size_t at = 0; at < order.size(); ++at)
+    order.insert(order.end(), children[order[at]].begin(), children[order[at]].end());
   if (static_cast<int64_t>(order.size()) != nodes) {
-    return invalid("parent: ", nodes - static_cast<int64_t>(order.size()), " nodes are not connected to the root ", root,
-                   "; they form a cycle");
+    return invalid("parent: ", nodes - static_cast<int64_t>(order.size()), " nodes are not connected to the root ",
+                   root, "; they form a cycle");
   }
   for (size_t at = order.size(); at-- > 1;) {
     first_token[parent[order[at]]] = std::min(first_token[parent[order[at]]], first_token[order[at]]);
@@ -197,7 +209,8 @@ Status tree_from_parents(const std::vector<int64_t>& parent, Domain domain, Tree
   family[root] = loose.add_family(domain);
   if (child_count[root] == 0) loose.families[0].children.push_back(0);
   for (int64_t node : order) {
-    std::sort(children[node].begin(), children[node].end(), [&](int64_t x, int64_t y) { return first_token[x] < first_token[y]; });
+    std::sort(children[node].begin(), children[node].end(),
+              [&](int64_t x, int64_t y) { return first_token[x] < first_token[y]; });
     for (int64_t child : children[node]) {
       if (child_count[child] == 0) {
         loose.families[family[node]].children.push_back(first_token[child]);

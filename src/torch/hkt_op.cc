@@ -5,25 +5,13 @@
 #include "strata/hkt.h"
 #include "torch/compat.h"
 #include "torch/hkt_op_check.h"
+#include "torch/op_common.h"
 
 namespace strata {
 namespace {
 
 using at::Tensor;
 using at::TensorList;
-
-void throw_if_failed(const Status& status) {
-  TORCH_CHECK_WITH(OutOfMemoryError, status.code() != StatusCode::kOutOfMemory, "strata: ", status.message());
-  TORCH_CHECK_VALUE(status.ok(), "strata: ", status.message());
-}
-
-ConstView const_view(const Tensor& t) { return {t.data_ptr(), {t.stride(0), t.stride(1), t.stride(2), t.stride(3)}}; }
-View view(const Tensor& t) { return {t.data_ptr(), {t.stride(0), t.stride(1), t.stride(2), t.stride(3)}}; }
-
-DType dtype_of(const Tensor& t) {
-  return t.scalar_type() == at::kDouble ? DType::kFloat64
-                                        : (t.scalar_type() == at::kBFloat16 ? DType::kBFloat16 : DType::kFloat32);
-}
 
 optional<Tensor> as_int64(const optional<Tensor>& lengths) {
   return lengths.has_value() ? optional<Tensor>(lengths->to(at::kLong).contiguous()) : c10::nullopt;
@@ -234,11 +222,6 @@ Tensor causal_filter_composite(const Tensor& x, const Tensor& weight, int64_t st
 
 // ------------------------------------------------------------------------------------------------- autograd
 
-template <class Signature>
-c10::TypedOperatorHandle<Signature> find_op(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
 // The backward is an operator of its own, so that compilers can see it. Differentiating it again is refused.
 class HktBackward : public torch::autograd::Function<HktBackward> {
  public:
@@ -323,7 +306,7 @@ std::tuple<Tensor, Tensor> hkt_attention_autograd(TensorList q, TensorList k, co
   return {results[0], results[1]};
 }
 
-TORCH_LIBRARY(strata, m) {
+TORCH_LIBRARY_FRAGMENT(strata, m) {
   m.def(
       "hkt_attention(Tensor[] q, Tensor[] k, Tensor v, Tensor weights, *, Tensor? lengths=None, Tensor? bias=None, "
       "bool causal=False, float? scale=None) -> (Tensor out, Tensor lse)");

@@ -1,23 +1,9 @@
 #include "torch/hkt_op_check.h"
 
 #include "strata/hkt.h"
+#include "torch/op_common.h"
 
 namespace strata {
-namespace {
-
-at::ScalarType compute_type(at::ScalarType storage) { return storage == at::kDouble ? at::kDouble : at::kFloat; }
-
-void check_like(const std::string& name, const at::Tensor& tensor, at::IntArrayRef sizes, at::ScalarType type,
-                const at::Tensor& v) {
-  TORCH_CHECK(tensor.sizes() == sizes, name, ": expected shape ", sizes, ", got ", tensor.sizes());
-  TORCH_CHECK(tensor.scalar_type() == type, name, ": expected ", type, " to go with v, got ", tensor.scalar_type(),
-              "; convert it with .to(", type, ")");
-  TORCH_CHECK(tensor.device() == v.device(), name, ": expected it on ", v.device(), " like v, got ", tensor.device(),
-              "; move all tensors to one device");
-}
-
-}  // namespace
-
 void check_hkt(const HktInputs& in) {
   const at::Tensor& v = in.v;
   TORCH_CHECK(in.levels() >= 1 && in.levels() <= kMaxLevels, "q: expected a list of 1 to ", kMaxLevels,
@@ -37,27 +23,21 @@ void check_hkt(const HktInputs& in) {
               "q: expected a number of heads that is a multiple of the ", key_heads, " key heads of v, got ", H);
   for (int64_t l = 0; l < in.levels(); ++l) {
     const int64_t rows = hkt_level_tokens(in.tokens(), static_cast<int>(l));
-    check_like("q[" + std::to_string(l) + "]", in.q[l], {B, H, rows, d}, type, v);
-    check_like("k[" + std::to_string(l) + "]", in.k[l], {B, key_heads, rows, d}, type, v);
+    check_tensor("q[" + std::to_string(l) + "]", in.q[l], {B, H, rows, d}, type, v);
+    check_tensor("k[" + std::to_string(l) + "]", in.k[l], {B, key_heads, rows, d}, type, v);
   }
-  check_like("weights", in.weights, {H, in.levels()}, compute_type(type), v);
+  check_tensor("weights", in.weights, {H, in.levels()}, compute_type(type), v);
   if (in.lengths.has_value()) {
     TORCH_CHECK(at::isIntegralType(in.lengths->scalar_type(), /*includeBool=*/false),
                 "lengths: expected integers, got ", in.lengths->scalar_type());
-    check_like("lengths", *in.lengths, {B}, in.lengths->scalar_type(), v);
+    check_tensor("lengths", *in.lengths, {B}, in.lengths->scalar_type(), v);
   }
   if (in.bias.has_value()) {
     const std::vector<int64_t> full = {B, H, in.tokens(), in.tokens()};
     TORCH_CHECK(at::is_expandable_to(in.bias->sizes(), full), "bias: expected a shape that broadcasts to ", full,
                 ", got ", in.bias->sizes());
-    check_like("bias", *in.bias, in.bias->sizes(), type, v);
+    check_tensor("bias", *in.bias, in.bias->sizes(), type, v);
   }
-}
-
-at::Tensor empty_with_layout(const at::Tensor& like, at::IntArrayRef sizes) {
-  const bool token_major = like.size(1) > 1 && like.stride(1) < like.stride(2);
-  if (!token_major) return at::empty(sizes, like.options());
-  return at::empty({sizes[0], sizes[2], sizes[1], sizes[3]}, like.options()).transpose(1, 2);
 }
 
 }  // namespace strata

@@ -28,8 +28,4 @@ inline double scale_or_default(const optional<double>& scale, at::TensorList q) 
 
 void check_hkt(const HktInputs& inputs);
 
-// An uninitialised (B, H, T, C) tensor whose memory is token-major (B, T, H, C) where that of `like` is, so that the
-// reshape to (B, T, H * C) that usually follows is free.
-at::Tensor empty_with_layout(const at::Tensor& like, at::IntArrayRef sizes);
-
 }  // namespace strata

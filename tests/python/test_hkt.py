@@ -91,6 +91,7 @@ def test_state_dict_moves_to_cpp_and_back(options, tmp_path):
     module = make(dtype=torch.float32, **options)
     x = torch.randn(2, 13, 16)
     described = {
+        "module": "hkt",
         "model_size": 16,
         "heads": 4,
         "key_heads": module.key_heads,

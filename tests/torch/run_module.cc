@@ -1,20 +1,58 @@
-// run_module IN OUT: makes the HktAttention that IN's metadata describes, loads its parameters from IN, runs the tensor
-// "x" of IN through it and writes "y" and the parameters to OUT. The Python tests use it to compare the two modules.
+// run_module IN OUT: makes the module that IN's metadata describes (module = hkt or hsa), loads its parameters from IN,
+// runs the tensor "x" of IN through it and writes "y" and the parameters to OUT. The Python tests use it to compare the
+// modules.
 #include <cstdio>
 #include <filesystem>
 
 #include "model/hkt_attention.h"
+#include "model/hsa_attention.h"
 #include "model/safetensors.h"
 
-int main(int argc, char** argv) try {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: run_module IN.safetensors OUT.safetensors\n");
-    return 2;
+namespace strata {
+namespace {
+
+// The parameters and x of the file; the rest of the work is the same for every module.
+template <class Module, class Forward>
+void run(Module& module, const SafetensorsFile& in, const std::string& path, const Forward& forward) {
+  torch::Tensor x;
+  NamedTensors parameters, trees;
+  for (const auto& [name, tensor] : in.tensors) {
+    if (name == "x") {
+      x = tensor;
+    } else {
+      (name.rfind("tree", 0) == 0 ? trees : parameters).emplace_back(name, tensor);
+    }
   }
-  using namespace strata;
-  SafetensorsFile in = load_safetensors(argv[1]);
+  const std::string only_parameters = path + ".parameters";
+  save_safetensors(only_parameters, parameters);
+  load_module(module, only_parameters);
+  std::filesystem::remove(only_parameters);
+  torch::NoGradGuard no_grad;
+  NamedTensors out = {{"y", forward(x, trees)}};
+  for (const auto& item : module.named_parameters()) out.emplace_back(item.key(), item.value());
+  save_safetensors(path, out);
+}
+
+void run_described(const SafetensorsFile& in, const std::string& path) {
   auto number = [&](const char* key) { return std::stoll(in.metadata.at(key)); };
   auto flag = [&](const char* key) { return in.metadata.at(key) == "True"; };
+  if (in.metadata.at("module") == "hsa") {
+    HsaAttention module(HsaAttentionOptions(number("model_size"), number("heads"))
+                            .streaming(flag("streaming"))
+                            .branching(number("branching"))
+                            .causal(flag("causal"))
+                            .l2_energy(flag("l2_energy"))
+                            .normalize(flag("normalize"))
+                            .positions(in.metadata.at("positions"))
+                            .tables(number("tables"))
+                            .places(number("places")));
+    run(*module, in, path, [&](const torch::Tensor& x, const NamedTensors& trees) {
+      std::vector<torch::Tensor> encoded;
+      for (const auto& item : trees) encoded.push_back(item.second);
+      return module->forward(x, encoded);
+    });
+    return;
+  }
   HktAttention module(HktAttentionOptions(number("model_size"), number("heads"))
                           .key_heads(number("key_heads"))
                           .levels(number("levels"))
@@ -25,23 +63,18 @@ int main(int argc, char** argv) try {
                           .psd(flag("psd"))
                           .projection_bias(flag("projection_bias"))
                           .causal(flag("causal")));
-  torch::Tensor x;
-  NamedTensors parameters;
-  for (const auto& [name, tensor] : in.tensors) {
-    if (name == "x") {
-      x = tensor;
-    } else {
-      parameters.emplace_back(name, tensor);
-    }
+  run(*module, in, path, [&](const torch::Tensor& x, const NamedTensors&) { return module->forward(x); });
+}
+
+}  // namespace
+}  // namespace strata
+
+int main(int argc, char** argv) try {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: run_module IN.safetensors OUT.safetensors\n");
+    return 2;
   }
-  const std::string only_parameters = std::string(argv[2]) + ".parameters";
-  save_safetensors(only_parameters, parameters);
-  load_module(*module, only_parameters);
-  std::filesystem::remove(only_parameters);
-  torch::NoGradGuard no_grad;
-  NamedTensors out = {{"y", module->forward(x)}};
-  for (const auto& item : module->named_parameters()) out.emplace_back(item.key(), item.value());
-  save_safetensors(argv[2], out);
+  strata::run_described(strata::load_safetensors(argv[1]), argv[2]);
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "run_module: %s\n", error.what());

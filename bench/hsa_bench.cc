@@ -1,0 +1,173 @@
+// The figures of HSA on the CPU (docs/PERFORMANCE.md says what each means).
+#include <cstring>
+
+#include "bench/measure.h"
+#include "bench/report.h"
+#include "strata/cpu.h"
+#include "strata/hkt.h"
+#include "strata/hsa.h"
+#include "strata/hsa_stream.h"
+
+namespace strata::bench {
+namespace {
+
+constexpr int64_t kHeads = 8, kHeadSize = 64, kBranching = 16;
+
+// One sequence with its arrays, all allocated and touched beforehand: the core is called directly, so that what is
+// timed is the attention and not fresh memory.
+struct TreeAttention {
+  TreeAttention(int64_t tokens, bool star, int threads) {
+    for (torch::Tensor* t : {&q, &k, &v, &dout, &out, &dq, &dk, &dv}) *t = torch::randn({kHeads, tokens, kHeadSize});
+    for (torch::Tensor* t : {&lse, &score}) *t = torch::zeros({kHeads, tokens});
+    weights = torch::ones({kHeads});
+    const Status status =
+        star ? star_tree(tokens, Domain::kSet, &tree) : balanced_tree(tokens, kBranching, Domain::kSet, &tree);
+    TORCH_CHECK(status.ok(), status.message());
+    view = tree.view();
+    auto of = [&](torch::Tensor& t) { return dense_view(t.data_ptr(), kHeads, tokens, kHeadSize); };
+    hsa.sequences = 1;
+    hsa.trees = &view;
+    hsa.batch_of = hsa.first_token = &zero;
+    flat.batch = 1;
+    flat.key_heads = kHeads;
+    flat.tokens = tokens;
+    flat.weights = weights.data_ptr();
+    hsa.heads = flat.heads = kHeads;
+    hsa.head_size = hsa.value_size = flat.head_size = flat.value_size = kHeadSize;
+    hsa.scale = flat.scale = 0.125;
+    hsa.threads = flat.threads = threads;
+    hsa.q = flat.q[0] = of(q);
+    hsa.k = flat.k[0] = of(k);
+    hsa.v = flat.v = of(v);
+    hsa_gradients.dout = flat_gradients.dout = of(dout);
+    hsa_gradients.dq = flat_gradients.dq[0] = of(dq);
+    hsa_gradients.dk = flat_gradients.dk[0] = of(dk);
+    hsa_gradients.dv = flat_gradients.dv = of(dv);
+    flat_gradients.dweights = dweights;
+    hsa_outputs = {of(out), score.data_ptr()};
+    flat_outputs = {of(out), lse.data_ptr()};
+  }
+  TreeAttention(const TreeAttention&) = delete;
+
+  std::function<void()> forward() {
+    return [this] { TORCH_CHECK(hsa_forward(hsa, hsa_outputs).ok()); };
+  }
+  std::function<void()> both() {
+    return [this] { TORCH_CHECK(hsa_forward(hsa, hsa_outputs).ok() && hsa_backward(hsa, hsa_gradients).ok()); };
+  }
+  std::function<void()> flat_forward() {
+    return [this] { TORCH_CHECK(hkt_forward(flat, flat_outputs).ok()); };
+  }
+  std::function<void()> flat_both() {
+    return [this] {
+      TORCH_CHECK(hkt_forward(flat, flat_outputs).ok() && hkt_backward(flat, flat_outputs, flat_gradients).ok());
+    };
+  }
+
+  torch::Tensor q, k, v, dout, out, dq, dk, dv, lse, score, weights;
+  float dweights[kHeads];
+  Tree tree;
+  TreeView view;
+  const int64_t zero = 0;
+  HsaProblem hsa;
+  HktProblem flat;
+  HsaOutputs hsa_outputs;
+  HktOutputs flat_outputs;
+  HsaGradients hsa_gradients;
+  HktGradients flat_gradients;
+};
+
+// A copy of as many bytes as q, k, v and the output hold.
+struct Copy {
+  explicit Copy(int64_t tokens, int threads_) : threads(threads_) {
+    from = torch::randn({4, kHeads * tokens * kHeadSize});
+    to = torch::zeros_like(from);
+  }
+  void operator()() const {
+    const auto bytes = static_cast<int64_t>(from.nbytes()) / threads;
+#pragma omp parallel num_threads(threads)
+    std::memcpy(static_cast<char*>(to.data_ptr()) + bytes * omp_get_thread_num(),
+                static_cast<const char*>(from.data_ptr()) + bytes * omp_get_thread_num(), bytes);
+  }
+  int threads;
+  torch::Tensor from, to;
+};
+
+// Mean microseconds of a decoding step over the kWindow tokens around `length`.
+double decode_microseconds(int64_t length) {
+  constexpr int64_t kWindow = 512, kCapacity = 8;
+  const torch::Tensor q = torch::randn({kHeads, kHeadSize}), k = torch::randn({kHeads, kHeadSize}),
+                      v = torch::randn({kHeads, kHeadSize});
+  torch::Tensor keys = torch::randn({kHeads, kCapacity, kBranching, kHeadSize}), values = torch::randn_like(keys);
+  torch::Tensor kappas = torch::zeros({kHeads, kCapacity, kBranching}), masses = torch::ones({kCapacity, kBranching});
+  torch::Tensor out = torch::empty({kHeads, kHeadSize});
+  int64_t at = 0;
+  HsaStreamStep s;
+  s.batch = 1;
+  s.heads = kHeads;
+  s.branching = kBranching;
+  s.head_size = s.value_size = kHeadSize;
+  s.capacity = kCapacity;
+  s.scale = 0.125;
+  s.q = q.data_ptr(), s.k = k.data_ptr(), s.v = v.data_ptr();
+  s.keys = keys.data_ptr(), s.values = values.data_ptr(), s.kappas = kappas.data_ptr(), s.masses = masses.data_ptr();
+  s.lengths = &at, s.out = out.data_ptr();
+  std::vector<double> means;
+  for (int round = 0; round < 21; ++round) {
+    at = length - kWindow / 2;
+    means.push_back(seconds_of([&] {
+                      for (int64_t step = 0; step < kWindow; ++step) TORCH_CHECK(hsa_stream_step(s).ok());
+                    }) /
+                    kWindow);
+  }
+  return 1e6 * median(means);
+}
+
+std::vector<Figure> measure(const Arguments& arguments) {
+  torch::manual_seed(1);
+  const int rounds = arguments.rounds;
+  TreeAttention t16(16384, false, arguments.threads), t64(65536, false, arguments.threads),
+      star(2048, true, arguments.threads);
+  const Copy copy(65536, arguments.threads);
+  auto fast = race({{"t16", t16.forward()},
+                    {"t64", t64.forward()},
+                    {"copy", copy},
+                    {"t16_both", t16.both()},
+                    {"star", star.forward()},
+                    {"star_flat", star.flat_forward()}},
+                   rounds);
+  // Flat attention over 16384 tokens takes seconds: fewer rounds, with HSA again beside it.
+  auto slow = race(
+      {{"flat", t16.flat_forward()}, {"hsa", t16.forward()}, {"flat_both", t16.flat_both()}, {"hsa_both", t16.both()}},
+      std::min(rounds, 3));
+  const double late = decode_microseconds(1048575), early = decode_microseconds(1023);
+  std::printf(
+      "milliseconds: HSA T=16384 %.1f, with backward %.1f; T=65536 %.1f; copy %.1f; flat T=16384 %.0f, with backward "
+      "%.0f; "
+      "decoding %.1f and %.1f us a token\n\n",
+      1e3 * fast["t16"], 1e3 * fast["t16_both"], 1e3 * fast["t64"], 1e3 * fast["copy"], 1e3 * slow["flat"],
+      1e3 * slow["flat_both"], early, late);
+  return {{"hsa_cpu_fwd_time_ratio_t65536_over_t16384", fast["t64"] / fast["t16"], "<= 4.7"},
+          {"hsa_cpu_flat_over_hsa_fwd_t16384", slow["flat"] / slow["hsa"], ">= 150"},
+          {"hsa_cpu_flat_over_hsa_fwdbwd_t16384", slow["flat_both"] / slow["hsa_both"], ">= 100"},
+          {"hsa_cpu_fwd_over_memcpy_t65536", fast["t64"] / fast["copy"], "<= 3"},
+          {"hsa_cpu_star_over_flat_fwd_t2048", fast["star"] / fast["star_flat"], "<= 1.15"},
+          {"hsa_stream_decode_us_ratio_t1m_over_t1k", late / early, "<= 2.5"},
+          {"hsa_stream_cache_entries_t1m", static_cast<double>(hsa_stream_entries(1048575, kBranching)), "<= 100"}};
+}
+
+}  // namespace
+}  // namespace strata::bench
+
+int main(int argc, char** argv) try {
+  using namespace strata::bench;
+  const Arguments arguments = parse_arguments(argc, argv, "hsa_bench");
+  std::printf("HSA on the CPU: float32, %ld heads of %ld, branching %ld, %d threads, %s\n", static_cast<long>(kHeads),
+              static_cast<long>(kHeadSize), static_cast<long>(kBranching), arguments.threads,
+              strata::isa_name(strata::current_isa()));
+  report(measure(arguments), arguments);
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "hsa_bench: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,195 @@
+#include "model/hsa_attention.h"
+
+#include <cmath>
+
+#include "strata/hkt.h"
+#include "strata/hsa_stream.h"
+#include "torch/hsa_op.h"
+
+namespace strata {
+namespace {
+
+using torch::Tensor;
+
+constexpr int64_t kVectorSize = 8;  // of learned position vectors
+
+void check_options(const HsaAttentionOptions& o) {
+  TORCH_CHECK(o.model_size() >= 1 && o.heads() >= 1 && o.model_size() % o.heads() == 0,
+              "model_size: expected a positive multiple of heads, got model_size = ", o.model_size(),
+              " and heads = ", o.heads());
+  TORCH_CHECK(o.model_size() / o.heads() <= kMaxHeadSize, "heads: expected a head size of at most ", kMaxHeadSize,
+              ", got ", o.model_size() / o.heads(), "; use more heads");
+  const bool known =
+      o.positions() == "none" || o.positions() == "sinusoidal" || o.positions() == "learned" || o.positions() == "bias";
+  TORCH_CHECK(known, "positions: expected none, sinusoidal, learned or bias, got \"", o.positions(), "\"");
+  TORCH_CHECK(o.tables() >= 1 && o.places() >= 1, "tables, places: expected 1 or more, got ", o.tables(), " and ",
+              o.places());
+  TORCH_CHECK(o.branching() >= 2 && o.branching() <= kMaxBranching, "branching: expected 2 to ", kMaxBranching,
+              ", got ", o.branching());
+  TORCH_CHECK(!o.streaming() || o.positions() == "none" || o.places() == o.branching(),
+              "places: the streaming form wants as many as branching = ", o.branching(), ", got ", o.places());
+}
+
+// cos(angle * distance) over a range of wavelengths, averaged: the inner product of sinusoidal vectors.
+double closeness(double distance) {
+  constexpr int kWaves = 8;
+  double sum = 0;
+  for (int wave = 0; wave < kWaves; ++wave)
+    sum += std::cos(distance * std::pow(10000.0, -static_cast<double>(wave) / kWaves));
+  return sum / kWaves;
+}
+
+}  // namespace
+
+Tensor sinusoidal_positions(int64_t tables, int64_t places) {
+  Tensor table = torch::empty({tables, places, places});
+  auto at = table.accessor<float, 3>();
+  for (int64_t kind = 0; kind < tables; ++kind) {
+    const int64_t width = kind == 0 ? places : kind;  // a sequence is one row
+    for (int64_t c = 0; c < places; ++c) {
+      for (int64_t b = 0; b < places; ++b) {
+        const double rows = static_cast<double>(c / width - b / width),
+                     columns = static_cast<double>(c % width - b % width);
+        at[kind][c][b] = static_cast<float>(c == b ? 0.0 : (closeness(rows) + closeness(columns)) / 2);
+      }
+    }
+  }
+  return table;
+}
+
+HsaAttentionImpl::HsaAttentionImpl(const HsaAttentionOptions& options_) : options(options_) {
+  check_options(options);
+  reset();
+}
+
+void HsaAttentionImpl::reset() {
+  const int64_t model = options.model_size(), H = options.heads(), tables = options.tables(), places = options.places();
+  auto linear = [&](const char* name) {
+    return register_module(name,
+                           torch::nn::Linear(torch::nn::LinearOptions(model, model).bias(options.projection_bias())));
+  };
+  query_ = linear("query");
+  key_ = linear("key");
+  value_ = linear("value");
+  out_ = linear("out");
+  if (options.positions() == "bias")
+    sibling_bias_ = register_parameter("sibling_bias", torch::zeros({H, tables, places, places}));
+  if (options.positions() == "learned") {
+    position_vectors_ = register_parameter("position_vectors", 0.02 * torch::randn({H, tables, places, kVectorSize}));
+  }
+  if (options.positions() == "sinusoidal") {
+    sinusoidal_ = options.streaming() ? sinusoidal_positions(1, places).expand({tables, places, places}).contiguous()
+                                      : sinusoidal_positions(tables, places);
+  }
+}
+
+void HsaAttentionImpl::pretty_print(std::ostream& stream) const {
+  stream << "strata::HsaAttention(model_size=" << options.model_size() << ", heads=" << options.heads()
+         << (options.streaming() ? ", streaming, branching=" + std::to_string(options.branching())
+                                 : std::string(", tree"))
+         << ", energy=" << (options.l2_energy() ? "l2" : "dot") << ", positions=" << options.positions()
+         << (options.causal() ? ", causal" : "") << ")";
+}
+
+Tensor HsaAttentionImpl::position_table() const {
+  if (sibling_bias_.defined()) return sibling_bias_;
+  if (position_vectors_.defined()) return torch::matmul(position_vectors_, position_vectors_.transpose(-1, -2));
+  if (!sinusoidal_.defined()) return {};
+  const Tensor& weight = query_->weight;
+  return sinusoidal_.to(weight.options()).unsqueeze(0).expand({options.heads(), -1, -1, -1});
+}
+
+std::vector<Tensor> HsaAttentionImpl::project(const Tensor& x) {
+  const int64_t d = options.model_size() / options.heads();
+  auto heads = [&](const Tensor& t) { return t.view({x.size(0), x.size(1), options.heads(), d}); };
+  Tensor q = heads(query_(x)), k = heads(key_(x));
+  if (options.normalize()) {
+    q = torch::layer_norm(q, {d});
+    k = torch::layer_norm(k, {d});
+  }
+  return {q.transpose(1, 2), k.transpose(1, 2), heads(value_(x)).transpose(1, 2)};
+}
+
+// kappa = -s |k|^2 / 2 makes the dot product the l2 energy.
+c10::optional<Tensor> HsaAttentionImpl::key_bias(const Tensor& k, torch::ScalarType compute) const {
+  if (!options.l2_energy()) return c10::nullopt;
+  return k.to(compute).square().sum(-1) * (-0.5 / std::sqrt(static_cast<double>(k.size(-1))));
+}
+
+std::vector<std::pair<std::string, Tensor>> HsaStreamCache::state() const {
+  return {{"keys", keys}, {"values", values}, {"kappas", kappas}, {"masses", masses}, {"lengths", lengths}};
+}
+
+HsaStreamCache HsaStreamCache::from_state(const std::vector<std::pair<std::string, Tensor>>& state) {
+  HsaStreamCache cache;
+  auto take = [&](const char* name, Tensor& to) {
+    for (const auto& item : state) {
+      if (item.first == name) to = item.second.clone();
+    }
+    TORCH_CHECK(to.defined(), "HsaStreamCache: expected a tensor named \"", name, "\", and there is none");
+  };
+  take("keys", cache.keys);
+  take("values", cache.values);
+  take("kappas", cache.kappas);
+  take("masses", cache.masses);
+  take("lengths", cache.lengths);
+  return cache;
+}
+
+HsaStreamCache HsaAttentionImpl::start_stream(int64_t batch, int64_t capacity) const {
+  TORCH_CHECK(options.streaming(), "start_stream: expected the streaming form; make the module with streaming(true)");
+  const auto like = value_->weight.options().requires_grad(false);
+  const int64_t H = options.heads(), b = options.branching(), d = options.model_size() / H;
+  return {torch::zeros({batch, H, capacity, b, d}, like), torch::zeros({batch, H, capacity, b, d}, like),
+          torch::zeros({batch, H, capacity, b}, like), torch::zeros({batch, capacity, b}, like),
+          torch::zeros({batch}, like.dtype(torch::kLong))};
+}
+
+Tensor HsaAttentionImpl::step(const Tensor& x, HsaStreamCache& cache) {
+  TORCH_CHECK(options.streaming(), "step: expected the streaming form; make the module with streaming(true)");
+  TORCH_CHECK(x.dim() == 2 && x.size(1) == options.model_size(), "x: expected shape (batch, ", options.model_size(),
+              "), got ", x.sizes());
+  torch::NoGradGuard no_grad;
+  const std::vector<Tensor> qkv = project(x.unsqueeze(1));
+  HsaStreamOptions o;
+  const Tensor k = qkv[1].squeeze(2);
+  o.key_bias = key_bias(k, k.scalar_type());
+  if (const Tensor table = position_table(); table.defined()) o.positions = table;
+  HsaStreamState state{cache.keys, cache.values, cache.kappas, cache.masses, cache.lengths};
+  return out_(hsa_stream_step(qkv[0].squeeze(2), k, qkv[2].squeeze(2), state, o).reshape(x.sizes()));
+}
+
+Tensor HsaAttentionImpl::forward(const Tensor& x, const std::vector<Tensor>& trees,
+                                 const c10::optional<Tensor>& weights) {
+  TORCH_CHECK(x.dim() == 3 && x.size(2) == options.model_size(), "x: expected shape (batch, tokens, ",
+              options.model_size(), "), got ", x.sizes());
+  TORCH_CHECK(
+      options.streaming() == trees.empty() || x.size(0) == 0,
+      options.streaming() ? "trees: the streaming form takes none" : "trees: expected one per sequence, got none");
+  Tensor real = x;  // what padding holds must not reach the gradients of the projections (0 * NaN)
+  if (weights.has_value()) real = x.masked_fill(weights->eq(0).unsqueeze(-1), 0.0);
+  const std::vector<Tensor> qkv = project(real);
+  const auto compute = x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  c10::optional<Tensor> positions, typed_weights;
+  if (const Tensor table = position_table(); table.defined()) positions = table.to(compute);
+  if (weights.has_value()) typed_weights = weights->to(compute);
+  Tensor mixed;
+  if (options.streaming()) {
+    HsaStreamOptions o;
+    o.branching = options.branching();
+    o.weights = typed_weights;
+    o.key_bias = key_bias(qkv[1], compute);
+    o.positions = positions;
+    mixed = std::get<0>(hsa_stream_attention(qkv[0], qkv[1], qkv[2], o));
+  } else {
+    HsaOptions o;
+    o.weights = typed_weights;
+    o.key_bias = key_bias(qkv[1], compute);
+    o.positions = positions;
+    o.causal = options.causal();
+    mixed = std::get<0>(hsa_attention(qkv[0], qkv[1], qkv[2], trees, o));
+  }
+  return out_(mixed.transpose(1, 2).reshape(x.sizes()));
+}
+
+}  // namespace strata

@@ -1,0 +1,80 @@
+// HSA attention as a module: projections, the tree (or streaming) attention, output projection (docs/MATH.md, section
+// 2).
+#pragma once
+
+#include <torch/torch.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace strata {
+
+// What the streaming form remembers: at height h the complete siblings of the newest token's ancestor, at most b - 1
+// entries per height, whatever the length of the stream.
+class HsaStreamCache {
+ public:
+  torch::Tensor keys, values;  // (B, H, capacity, b, d)
+  torch::Tensor kappas;        // (B, H, capacity, b)
+  torch::Tensor masses;        // (B, capacity, b)
+  torch::Tensor lengths;       // (B) int64: tokens seen
+
+  std::vector<std::pair<std::string, torch::Tensor>> state() const;  // for save_safetensors, and back
+  static HsaStreamCache from_state(const std::vector<std::pair<std::string, torch::Tensor>>& state);
+};
+
+struct HsaAttentionOptions {
+  HsaAttentionOptions(int64_t model_size, int64_t heads) : model_size_(model_size), heads_(heads) {}
+
+  TORCH_ARG(int64_t, model_size);
+  TORCH_ARG(int64_t, heads);
+  // The form. The tree form ties rows to their node's mean query and so looks ahead inside a node, even with
+  // causal(true): it is for encoders. Only streaming(true) is safe for autoregressive use.
+  TORCH_ARG(bool, streaming) = false;
+  TORCH_ARG(bool, causal) = false;             // tree form: only earlier siblings count
+  TORCH_ARG(int64_t, branching) = 16;          // streaming form: the left-packed tree
+  TORCH_ARG(bool, l2_energy) = false;          // -s |q - k|^2 / 2 instead of s <q, k>
+  TORCH_ARG(bool, normalize) = false;          // LayerNorm without affine part on q and k, as in the paper
+  TORCH_ARG(std::string, positions) = "none";  // "none", "sinusoidal", "learned" (vectors) or "bias" (a learned table)
+  TORCH_ARG(int64_t, tables) =
+      1;  // tree form: position tables, 1 for sequences, 1 + w for grids up to w wide; streaming: heights
+  TORCH_ARG(int64_t, places) = 16;  // children that a family with positions may have
+  TORCH_ARG(bool, projection_bias) = false;
+};
+
+// Parameters: query.weight, key.weight, value.weight, out.weight (model, model); sibling_bias (H, tables, places,
+// places) with "bias"; position_vectors (H, tables, places, 8) with "learned".
+class HsaAttentionImpl : public torch::nn::Cloneable<HsaAttentionImpl> {
+ public:
+  explicit HsaAttentionImpl(const HsaAttentionOptions& options);
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+
+  // x: (B, T, model); trees as encode_tree gives them, one per sequence (padded) or several over B = 1 (packed).
+  // weights: (B, T), 0 is padding. The streaming form takes no trees. Returns (B, T, model).
+  torch::Tensor forward(const torch::Tensor& x, const std::vector<torch::Tensor>& trees = {},
+                        const c10::optional<torch::Tensor>& weights = c10::nullopt);
+
+  // An empty cache for step(); it has room for b^capacity tokens. Streaming modules only.
+  HsaStreamCache start_stream(int64_t batch, int64_t capacity = 10) const;
+  // One new token per sequence, x: (B, model). Equals the parallel form, to rounding; costs O(b log T). No gradients.
+  torch::Tensor step(const torch::Tensor& x, HsaStreamCache& cache);
+
+  // q, k, v of x, (B, H, T, d) each, normalised where the options say so: what hierarchy_score wants.
+  std::vector<torch::Tensor> project(const torch::Tensor& x);
+  torch::Tensor position_table() const;  // E: (H, tables, places, places), undefined without positions
+
+  HsaAttentionOptions options;  // fixed once the module is made
+
+ private:
+  c10::optional<torch::Tensor> key_bias(const torch::Tensor& k, torch::ScalarType compute) const;
+
+  torch::nn::Linear query_{nullptr}, key_{nullptr}, value_{nullptr}, out_{nullptr};
+  torch::Tensor sibling_bias_, position_vectors_, sinusoidal_;
+};
+TORCH_MODULE(HsaAttention);
+
+// E for sinusoidal positions, (tables, places, places): table 0 is a sequence, table w a grid of width w.
+torch::Tensor sinusoidal_positions(int64_t tables, int64_t places);
+
+}  // namespace strata

@@ -1,0 +1,57 @@
+// HSA attention as torch operators. In Python they are torch.ops.strata.hsa_attention and so on.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <tuple>
+#include <vector>
+
+#include "strata/tree.h"
+
+namespace strata {
+
+// A tree as one int32 tensor, [tokens, families, child_begin.., children.., kind..]: what travels to the operators,
+// without a copy. Make it once and reuse it.
+at::Tensor encode_tree(const Tree& tree);
+
+struct HsaOptions {
+  c10::optional<at::Tensor> weights = c10::nullopt;    // (B, T): leaf weights >= 0, 0 is padding
+  c10::optional<at::Tensor> key_bias = c10::nullopt;   // (B, H, T): added to the scores of a key, averaged like k
+  c10::optional<at::Tensor> positions = c10::nullopt;  // (H, kinds, places, places): E; the diagonal is not used
+  bool causal = false;  // masked tree: NOT safe for autoregressive use, see hsa_stream_attention
+  c10::optional<double> scale = c10::nullopt;
+};
+
+// q, k: (B, H, T, d), v: (B, H, T, dv). One tree per sequence. With B = trees.size() the batch is padded: tree n covers
+// the first tokens of sequence n, the rest of its rows are zero. With B = 1 and several trees it is packed: the trees
+// follow each other and cover all T tokens. Returns out (B, H, T, dv) and score (trees, H) = f(root); both are
+// differentiable, once.
+std::tuple<at::Tensor, at::Tensor> hsa_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                                 at::TensorList trees, const HsaOptions& options = {});
+
+// f(root) per tree and head, (trees, H), in O(T) and without values: of two trees of the same tokens the one with the
+// larger score is closer to softmax in sum w KL.
+at::Tensor hierarchy_score(const at::Tensor& q, const at::Tensor& k, at::TensorList trees,
+                           const HsaOptions& options = {});
+
+struct HsaStreamOptions {
+  int64_t branching = 16;
+  c10::optional<at::Tensor> weights = c10::nullopt;    // (B, T)
+  c10::optional<at::Tensor> key_bias = c10::nullopt;   // (B, H, T)
+  c10::optional<at::Tensor> positions = c10::nullopt;  // (H, heights, b, b)
+  c10::optional<double> scale = c10::nullopt;
+};
+
+// The strictly causal form. Returns out (B, H, T, dv) and lse (B, H, T).
+std::tuple<at::Tensor, at::Tensor> hsa_stream_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                                        const HsaStreamOptions& options = {});
+
+// One new token per sequence, q, k: (B, H, d), v: (B, H, dv); the cache tensors are updated in place
+// (strata/hsa_stream.h says what they hold). Returns (B, H, dv). Not differentiable.
+struct HsaStreamState {
+  at::Tensor keys, values, kappas, masses, lengths;
+};
+at::Tensor hsa_stream_step(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, HsaStreamState& state,
+                           const HsaStreamOptions& options = {});
+
+}  // namespace strata

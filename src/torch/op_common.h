@@ -1,0 +1,50 @@
+// What the operators of both mechanisms share: views of tensors, checks, errors, the dispatcher.
+#pragma once
+
+#include "strata/status.h"
+#include "strata/tensor.h"
+#include "torch/compat.h"
+
+namespace strata {
+
+inline void throw_if_failed(const Status& status) {
+  TORCH_CHECK_WITH(OutOfMemoryError, status.code() != StatusCode::kOutOfMemory, "strata: ", status.message());
+  TORCH_CHECK_VALUE(status.ok(), "strata: ", status.message());
+}
+
+inline ConstView const_view(const at::Tensor& t) {
+  return {t.data_ptr(), {t.stride(0), t.stride(1), t.stride(2), t.stride(3)}};
+}
+inline View view(const at::Tensor& t) { return {t.data_ptr(), {t.stride(0), t.stride(1), t.stride(2), t.stride(3)}}; }
+
+inline at::ScalarType compute_type(at::ScalarType storage) { return storage == at::kDouble ? at::kDouble : at::kFloat; }
+
+inline DType dtype_of(const at::Tensor& t) {
+  if (t.scalar_type() == at::kDouble) return DType::kFloat64;
+  return t.scalar_type() == at::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
+}
+
+// A tensor must have this shape, type and the device of `like`.
+inline void check_tensor(const std::string& name, const at::Tensor& tensor, at::IntArrayRef sizes, at::ScalarType type,
+                         const at::Tensor& like) {
+  TORCH_CHECK(tensor.sizes() == sizes, name, ": expected shape ", sizes, ", got ", tensor.sizes());
+  TORCH_CHECK(tensor.scalar_type() == type, name, ": expected ", type, " to go with the other tensors, got ",
+              tensor.scalar_type(), "; convert it with .to(", type, ")");
+  TORCH_CHECK(tensor.device() == like.device(), name, ": expected it on ", like.device(), " like the others, got ",
+              tensor.device(), "; move all tensors to one device");
+}
+
+// An uninitialised (B, H, T, C) tensor whose memory is token-major (B, T, H, C) where that of `like` is, so that the
+// reshape to (B, T, H * C) that usually follows is free.
+inline at::Tensor empty_with_layout(const at::Tensor& like, at::IntArrayRef sizes) {
+  const bool token_major = like.size(1) > 1 && like.stride(1) < like.stride(2);
+  if (!token_major) return at::empty(sizes, like.options());
+  return at::empty({sizes[0], sizes[2], sizes[1], sizes[3]}, like.options()).transpose(1, 2);
+}
+
+template <class Signature>
+c10::TypedOperatorHandle<Signature> find_op(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+}  // namespace strata

@@ -1,0 +1,106 @@
+// The HSA operators and module in C++; the Python tests go deeper and compare the two.
+#include <gtest/gtest.h>
+
+#include "model/hsa_attention.h"
+#include "model/safetensors.h"
+#include "torch/expect_error.h"
+#include "torch/hsa_op.h"
+
+namespace strata {
+namespace {
+
+using torch::Tensor;
+
+Tensor balanced(int64_t tokens, int64_t branching) {
+  Tree tree;
+  EXPECT_TRUE(balanced_tree(tokens, branching, Domain::kSequence, &tree).ok());
+  return encode_tree(tree);
+}
+
+std::vector<HsaAttentionOptions> variants() {
+  const HsaAttentionOptions base(16, 2);
+  return {base,
+          HsaAttentionOptions(base).l2_energy(true).normalize(true),
+          HsaAttentionOptions(base).positions("bias").causal(true),
+          HsaAttentionOptions(base).positions("learned"),
+          HsaAttentionOptions(base).streaming(true).branching(3),
+          HsaAttentionOptions(base).streaming(true).branching(4).positions("bias").tables(3).places(4).l2_energy(true)};
+}
+
+HsaAttention make(const HsaAttentionOptions& options) {
+  torch::manual_seed(5);
+  HsaAttention module(options);
+  module->to(torch::kFloat64);
+  torch::NoGradGuard no_grad;
+  for (Tensor& p : module->parameters()) p.add_(0.2 * torch::randn_like(p));
+  return module;
+}
+
+TEST(HsaAttention, EveryParameterGetsAGradientAndClonesAreIndependent) {
+  for (const auto& options : variants()) {
+    HsaAttention module = make(options);
+    const Tensor x = torch::randn({2, 11, 16}, torch::kFloat64);
+    const std::vector<Tensor> trees =
+        options.streaming() ? std::vector<Tensor>{} : std::vector<Tensor>{balanced(11, 3), balanced(11, 4)};
+    const Tensor y = module->forward(x, trees);
+    y.sin().sum().backward();
+    for (const auto& item : module->named_parameters()) {
+      ASSERT_TRUE(item.value().grad().defined()) << item.key();
+      EXPECT_GT(item.value().grad().abs().max().item<double>(), 0) << item.key() << " of " << *module;
+    }
+    auto copy = std::dynamic_pointer_cast<HsaAttentionImpl>(module->clone());
+    EXPECT_TRUE(torch::equal(copy->forward(x, trees), y));
+  }
+}
+
+TEST(HsaAttention, DecodingEqualsTheParallelForm) {
+  for (const auto& options : variants()) {
+    if (!options.streaming()) continue;
+    HsaAttention module = make(options);
+    const Tensor x = torch::randn({2, 70, 16}, torch::kFloat64);
+    const Tensor want = module->forward(x);
+    HsaStreamCache cache = module->start_stream(2);
+    for (int64_t t = 0; t < 70; ++t) {
+      if (t == 33) {  // saved and restored in the middle
+        const std::string path = testing::TempDir() + "/stream.safetensors";
+        save_safetensors(path, cache.state());
+        cache = HsaStreamCache::from_state(load_safetensors(path).tensors);
+      }
+      EXPECT_TRUE(torch::allclose(module->step(x.select(1, t), cache), want.select(1, t), 1e-10, 1e-12)) << t;
+    }
+  }
+}
+
+TEST(HsaOp, MetaKernelsGiveTheShapes) {
+  const auto meta = torch::TensorOptions(torch::kMeta);
+  const Tensor q = torch::empty({2, 3, 9, 4}, meta).set_requires_grad(true), v = torch::empty({2, 3, 9, 5}, meta);
+  const std::vector<Tensor> trees = {balanced(9, 3), balanced(9, 2)};
+  const auto [out, score] = hsa_attention(q, q, v, trees);
+  EXPECT_EQ(out.sizes(), v.sizes());
+  EXPECT_EQ(score.sizes(), (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(torch::autograd::grad({out.sum()}, {q})[0].sizes(), q.sizes());
+  EXPECT_EQ(std::get<1>(hsa_stream_attention(q, q, v)).sizes(), (std::vector<int64_t>{2, 3, 9}));
+}
+
+TEST(HsaAttention, MistakesAreNamed) {
+  auto refuse = [](const HsaAttentionOptions& options, const std::string& words) {
+    expect_error([&] { HsaAttention module(options); }, words);
+  };
+  refuse(HsaAttentionOptions(10, 4), "multiple of heads");
+  refuse(HsaAttentionOptions(16, 4).positions("rotary"), "positions: expected none, sinusoidal, learned or bias");
+  refuse(HsaAttentionOptions(16, 4).branching(1), "branching: expected 2 to 64");
+  refuse(HsaAttentionOptions(16, 4).streaming(true).positions("bias").places(8), "wants as many as branching = 16");
+  HsaAttention module(HsaAttentionOptions(16, 4));
+  expect_error([&] { module->forward(torch::zeros({2, 3, 16})); }, "trees: expected one per sequence");
+  expect_error([&] { module->forward(torch::zeros({2, 3, 16}), {balanced(3, 2)}); }, "one per sequence (2)");
+  expect_error(
+      [&] {
+        module->forward(torch::zeros({1, 3, 16}), {torch::zeros({4})});
+      },
+      "trees[0]: expected a contiguous int32");
+  expect_error([&] { module->start_stream(1); }, "expected the streaming form");
+  expect_error([&] { HsaStreamCache::from_state({}); }, "expected a tensor named \"keys\"");
+}
+
+}  // namespace
+}  // namespace strata
