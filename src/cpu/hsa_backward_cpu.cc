@@ -3,39 +3,41 @@
 // own score is an ordinary pair of its family; for an inner child the diagonal carries mbar and fbar instead.
 #include "cpu/hsa_cpu_kernels.h"
 #include "cpu/hsa_family.h"
-#include "cpu/parallel.h"
 
 namespace strata::STRATA_ISA {
 namespace {
 
 template <class T>
 struct HsaBackwardSpace {
-  HsaBackwardSpace(const HsaProblem& p, int64_t families, int64_t tokens, int64_t gradient_tokens, Arena& arena)
-      : nodes(p, families, arena),
-        tile(p, arena),
-        y(arena.take<T>(families * nodes.value_width)),
-        dq(arena.take<T>(families * nodes.key_width)),
-        dk(arena.take<T>(families * nodes.key_width)),
-        dv(arena.take<T>(families * nodes.value_width)),
-        mbar(arena.take<T>(families)),
-        mu(arena.take<T>(families)),
-        fbar(arena.take<T>(families)),
-        dweight(arena.take<T>(families)),
-        dkappa(arena.take<T>(families)),
-        leaf_z(arena.take<T>(tokens)),
-        leaf_mu(arena.take<T>(tokens)),
-        leaf_dweight(arena.take<T>(tokens)),
-        leaf_dkappa(arena.take<T>(tokens)),
-        leaf_dq(arena.take<T>(gradient_tokens * p.head_size)),
-        leaf_dk(arena.take<T>(gradient_tokens * p.head_size)),
-        leaf_dv(arena.take<T>(gradient_tokens * p.value_size)),
-        y_rows(arena.take<T>(kTile * nodes.value_width)),
-        y_transposed(arena.take<T>(p.value_size * kTile)),
-        product(arena.take<T>(kTile * kTile)),
-        gradient(arena.take<T>(kTile * max(nodes.key_width, nodes.value_width))),
-        row_z(arena.take<T>(kTile)),
-        row_mu(arena.take<T>(kTile)),
-        row_share(arena.take<T>(kTile)) {}
+  // As in the forward pass: nodes and leaves from `shared`, tiles from `own`.
+  HsaBackwardSpace(const HsaProblem& p, int64_t families, int64_t tokens, int64_t gradient_tokens, Arena& shared,
+                   Arena& own)
+      : nodes(p, families, shared),
+        tile(p, own),
+        y(shared.take<T>(families * nodes.value_width)),
+        dq(shared.take<T>(families * nodes.key_width)),
+        dk(shared.take<T>(families * nodes.key_width)),
+        dv(shared.take<T>(families * nodes.value_width)),
+        mbar(shared.take<T>(families)),
+        mu(shared.take<T>(families)),
+        fbar(shared.take<T>(families)),
+        dweight(shared.take<T>(families)),
+        dkappa(shared.take<T>(families)),
+        leaf_z(shared.take<T>(tokens)),
+        leaf_mu(shared.take<T>(tokens)),
+        leaf_dweight(shared.take<T>(tokens)),
+        leaf_dkappa(shared.take<T>(tokens)),
+        leaf_dq(shared.take<T>(gradient_tokens * p.head_size)),
+        leaf_dk(shared.take<T>(gradient_tokens * p.head_size)),
+        leaf_dv(shared.take<T>(gradient_tokens * p.value_size)),
+        depths(shared.take<int32_t>(families + 1)),
+        y_rows(own.take<T>(kTile * nodes.value_width)),
+        y_transposed(own.take<T>(p.value_size * kTile)),
+        product(own.take<T>(kTile * kTile)),
+        gradient(own.take<T>(kTile * max(nodes.key_width, nodes.value_width))),
+        row_z(own.take<T>(kTile)),
+        row_mu(own.take<T>(kTile)),
+        row_share(own.take<T>(kTile)) {}
 
   Nodes<T> nodes;
   FamilyTile<T> tile;
@@ -43,6 +45,7 @@ struct HsaBackwardSpace {
   T *mbar, *mu, *fbar, *dweight, *dkappa;  // of the inner nodes
   T *leaf_z, *leaf_mu, *leaf_dweight, *leaf_dkappa;
   T *leaf_dq, *leaf_dk, *leaf_dv;  // where the caller's arrays cannot be added to in place
+  int32_t* depths;
   T *y_rows, *y_transposed;
   T* product;   // (siblings, lanes): W = <Y_c, v_b>, then gbar
   T* gradient;  // scratch for one product's rows
@@ -79,26 +82,22 @@ class HsaBackward {
  public:
   using T = typename Compute<S>::Type;
 
-  HsaBackward(const HsaHead<S>& head, const HsaGradients& g, T* dpositions, HsaBackwardSpace<T>& space)
-      : head_(head), p_(head.p), g_(g), s_(space), nodes_(space.nodes), dpositions_(dpositions) {
+  HsaBackward(const HsaHead<S>& head, const HsaGradients& g, T* dpositions, const HsaBackwardSpace<T>& space)
+      : head_(head), p_(head.p), g_(g), s_(space), nodes_(s_.nodes), dpositions_(dpositions) {
     dout_ = head.template leaves<const S>(g.dout);
     dq_ = gradient_rows<S, T>(head, g.dq, s_.leaf_dq, p_.head_size);
     dk_ = gradient_rows<S, T>(head, g.dk, s_.leaf_dk, p_.head_size);
     dv_ = gradient_rows<S, T>(head, g.dv, s_.leaf_dv, p_.value_size);
   }
 
-  void run() {
-    const int64_t families = head_.tree.families;
-    if (families == 0) return;
-    for (int64_t family = families - 1; family >= 0; --family) bottom_up(family);
+  // The root's own numbers, before the way down.
+  void start_root() {
     memset(s_.dq, 0, sizeof(T) * nodes_.key_width);
     memset(s_.dk, 0, sizeof(T) * nodes_.key_width);
     memset(s_.dv, 0, sizeof(T) * nodes_.value_width);
     nodes_.m[0] = 1;
     s_.dweight[0] = s_.dkappa[0] = 0;
     s_.fbar[0] = g_.dscore == nullptr ? T(0) : static_cast<const T*>(g_.dscore)[head_.n * p_.heads + head_.h];
-    for (int64_t family = 0; family < families; ++family) top_down(family);
-    write_leaves();
   }
 
  private:
@@ -145,6 +144,7 @@ class HsaBackward {
     }
   }
 
+ public:
   void bottom_up(int64_t family) {
     const int32_t* children = children_of(family);
     const int64_t size = size_of(family);
@@ -193,6 +193,7 @@ class HsaBackward {
     s_.mbar[family] = mbar;
   }
 
+ private:
   // What the means, f and |A| of a family owe to each child; the products below add to it.
   void start_children(int64_t family) {
     const T total = nodes_.weight[family];
@@ -251,6 +252,7 @@ class HsaBackward {
     }
   }
 
+ public:
   void top_down(int64_t family) {
     const int32_t* children = children_of(family);
     const int64_t size = size_of(family);
@@ -275,6 +277,7 @@ class HsaBackward {
     }
   }
 
+ private:
   // gbar_cb = P_cb (m (W_cb - mu_c) + z_c), and the products it enters.
   void top_down_pair(int64_t family, int64_t i0, int64_t nq, int64_t j0, int64_t nk, int64_t lanes, T m, T scale) {
     const int32_t* children = children_of(family);
@@ -339,6 +342,8 @@ class HsaBackward {
       for (int64_t c = 0; c < channels; ++c) narrow(from.at(t, c), &to.at(t, c));
   }
 
+ public:
+  // Gradients that could not be added to in place, and those of weights and kappa.
   void write_leaves() const {
     write(dq_, g_.dq, p_.head_size);
     write(dk_, g_.dk, p_.head_size);
@@ -354,10 +359,11 @@ class HsaBackward {
     }
   }
 
+ private:
   const HsaHead<S>& head_;
   const HsaProblem& p_;
   const HsaGradients& g_;
-  HsaBackwardSpace<T>& s_;
+  HsaBackwardSpace<T> s_;
   Nodes<T>& nodes_;
   T* dpositions_;
   Rows<const S> dout_;
@@ -375,22 +381,42 @@ bool backward(const HsaProblem& p, const HsaGradients& g, int threads) {
   }
   const bool in_place = sizeof(S) == sizeof(T) && g.dq.stride[3] == 1 && g.dk.stride[3] == 1 && g.dv.stride[3] == 1;
   const int64_t gradient_tokens = in_place ? 0 : tokens;
-  Arena measure(nullptr);
-  HsaBackwardSpace<T> sized(p, families, tokens, gradient_tokens, measure);
-  const Workspace workspace(measure.used(), threads);
+  Arena measure_shared(nullptr), measure_own(nullptr);
+  HsaBackwardSpace<T> sized(p, families, tokens, gradient_tokens, measure_shared, measure_own);
   const int64_t table = p.kinds * p.places * p.places;
   const int64_t items = p.sequences * p.heads;
+  // The gradient of a position table sums over families, in order, so those stay with one thread.
+  const bool by_family = items < threads && g.dpositions == nullptr;
+  const Workspace shared(measure_shared.used(), by_family ? 1 : threads), own(measure_own.used(), threads);
   const Workspace tables(g.dpositions == nullptr ? 0 : items * table * static_cast<int64_t>(sizeof(T)), 1);
-  if (!workspace.ok() || !tables.ok()) return false;
+  if (!shared.ok() || !own.ok() || !tables.ok()) return false;
   T* partial = static_cast<T*>(tables.piece(0));
   if (g.dpositions != nullptr) memset(partial, 0, sizeof(T) * items * table);
 
-  parallel_items(items, threads, [&](int64_t item, int thread) {
-    Arena arena(workspace.piece(thread));
-    HsaBackwardSpace<T> space(p, families, tokens, gradient_tokens, arena);
+  auto run = [&](int64_t item, int shared_piece, int first_thread, int inner_threads) {
     const HsaHead<S> head(p, item / p.heads, item % p.heads);
-    HsaBackward<S>(head, g, g.dpositions == nullptr ? nullptr : partial + item * table, space).run();
-  });
+    if (head.tree.families == 0) return;
+    auto space_of = [&](int thread) {
+      Arena shared_arena(shared.piece(shared_piece)), own_arena(own.piece(first_thread + thread));
+      return HsaBackwardSpace<T>(p, families, tokens, gradient_tokens, shared_arena, own_arena);
+    };
+    auto pass_of = [&](int thread) {
+      return HsaBackward<S>(head, g, g.dpositions == nullptr ? nullptr : partial + item * table, space_of(thread));
+    };
+    int32_t* offsets = space_of(0).depths;
+    const int64_t depths = depth_offsets(head.tree, offsets);
+    each_family(offsets, depths, true, inner_threads,
+                [&](int64_t family, int thread) { pass_of(thread).bottom_up(family); });
+    pass_of(0).start_root();
+    each_family(offsets, depths, false, inner_threads,
+                [&](int64_t family, int thread) { pass_of(thread).top_down(family); });
+    pass_of(0).write_leaves();
+  };
+  if (by_family) {
+    for (int64_t item = 0; item < items; ++item) run(item, 0, 0, threads);
+  } else {
+    parallel_items(items, threads, [&](int64_t item, int thread) { run(item, thread, thread, 1); });
+  }
   for (int64_t h = 0; g.dpositions != nullptr && h < p.heads; ++h) {  // over the sequences, in order
     T* to = static_cast<T*>(g.dpositions) + h * table;
     memset(to, 0, sizeof(T) * table);

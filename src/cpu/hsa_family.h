@@ -7,6 +7,7 @@
 
 #include "cpu/gemm.h"
 #include "cpu/hkt_tile.h"
+#include "cpu/parallel.h"
 #include "strata/hsa.h"
 
 namespace strata::STRATA_ISA {
@@ -88,6 +89,39 @@ struct FamilyTile {
   T *q_rows, *k_rows, *v_rows;  // scratch for rows that cannot be read in place
   T *peak, *sum, *factor;       // of the online softmax, per lane
 };
+
+// Where each depth begins in breadth-first order: offsets has room for families + 1, the number of depths is returned.
+inline int64_t depth_offsets(const TreeView& tree, int32_t* offsets) {
+  int64_t depths = 0, begin = 0, end = tree.families > 0 ? 1 : 0;
+  while (begin < end) {
+    offsets[depths++] = static_cast<int32_t>(begin);
+    int64_t next = end;
+    for (int32_t at = tree.child_begin[begin]; at < tree.child_begin[end]; ++at) next += tree.children[at] < 0;
+    begin = end;
+    end = next;
+  }
+  offsets[depths] = static_cast<int32_t>(tree.families);
+  return depths;
+}
+
+// body(family, thread) for every family, those of one depth in parallel: they do not depend on each other.
+template <class Body>
+void each_family(const int32_t* offsets, int64_t depths, bool bottom_up, int threads, const Body& body) {
+  constexpr int64_t kChunk = 16;
+  for (int64_t step = 0; step < depths; ++step) {
+    const int64_t depth = bottom_up ? depths - 1 - step : step;
+    const int64_t begin = offsets[depth], end = offsets[depth + 1];
+    const int64_t chunks = (end - begin + kChunk - 1) / kChunk;
+    auto run = [&](int64_t chunk, int thread) {
+      for (int64_t f = begin + chunk * kChunk; f < min(end, begin + (chunk + 1) * kChunk); ++f) body(f, thread);
+    };
+    if (chunks == 1) {
+      run(0, 0);
+    } else {
+      parallel_items(chunks, threads, run);
+    }
+  }
+}
 
 inline bool all_tokens(const int32_t* children, int64_t count) {
   int32_t smallest = 0;

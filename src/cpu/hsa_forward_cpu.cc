@@ -1,29 +1,31 @@
 // HSA forward (docs/MATH.md, section 2.3). Bottom-up, each family is a small attention of its own: its rows give Z and
 // a local output, its children's Z give f of the family. Top-down, y = acc(A) + m(A) * local. A work item is one
-// sequence and head.
+// sequence and head; where there are fewer of those than threads, the families of each depth are the items. Either way
+// a family is computed the same.
 #include "cpu/hsa_cpu_kernels.h"
 #include "cpu/hsa_family.h"
-#include "cpu/parallel.h"
 
 namespace strata::STRATA_ISA {
 namespace {
 
 template <class T>
 struct HsaForwardSpace {
-  HsaForwardSpace(const HsaProblem& p, int64_t families, int64_t tokens, Arena& arena)
-      : nodes(p, families, arena),
-        tile(p, arena),
-        local(arena.take<T>(families * nodes.value_width)),
-        acc(arena.take<T>(kTile * nodes.value_width)),
-        z(arena.take<T>(kTile)),
-        leaf_local(arena.take<T>(tokens * p.value_size)) {}
+  // What belongs to the sequence comes from `shared`, what belongs to the thread from `own`. Two spaces over the same
+  // shared memory see the same nodes.
+  HsaForwardSpace(const HsaProblem& p, int64_t families, int64_t tokens, Arena& shared, Arena& own)
+      : nodes(p, families, shared),
+        tile(p, own),
+        local(shared.take<T>(families * nodes.value_width)),
+        leaf_local(shared.take<T>(tokens * p.value_size)),
+        depths(shared.take<int32_t>(families + 1)),
+        acc(own.take<T>(kTile * nodes.value_width)) {}
 
   Nodes<T> nodes;
   FamilyTile<T> tile;
   T* local;       // (families, value_width): a node's attention on its siblings; then acc(node)
-  T* acc;         // (kTile, value_width): the tile's sums
-  T* z;           // Z of the tile's rows
   T* leaf_local;  // (tokens, value_size): where the output cannot hold it
+  int32_t* depths;
+  T* acc;  // (kTile, value_width): the tile's sums
 };
 
 // Where the local output of token t goes: the output itself when it stores T side by side.
@@ -90,36 +92,59 @@ void forward_family(const HsaHead<S>& head, int64_t family, Rows<T> leaf_out, Hs
 
 // y_i = acc(A) + m(A) local_i;  acc(c) = acc(A) + m(A) local_c and m(c) = m(A) exp(f(c) - Z_c).
 template <class S, class T>
-void spread_down(const HsaHead<S>& head, const HsaOutputs& outputs, Rows<T> leaf_local, HsaForwardSpace<T>& space) {
+void spread_family(const HsaHead<S>& head, int64_t family, Rows<S> out, Rows<T> leaf_local, HsaForwardSpace<T>& space) {
   Nodes<T>& nodes = space.nodes;
   const int64_t width = nodes.value_width;
-  const Rows<S> out = head.template leaves<S>(outputs.out);
-  nodes.m[0] = 1;
-  memset(space.local, 0, sizeof(T) * width);
-  for (int64_t family = 0; family < head.tree.families; ++family) {
-    const T m = nodes.m[family];
-    const T* acc = space.local + family * width;
-    for (int32_t at = head.tree.child_begin[family]; at < head.tree.child_begin[family + 1]; ++at) {
-      const int32_t child = head.tree.children[at];
-      if (child < 0) {
-        const T f = nodes.f[~child];
-        nodes.m[~child] = f == -kInfinity<T> ? T(0) : m * exp2<T>(splat((f - nodes.Z[~child]) * kLog2E<T>))[0];
-        T* local = space.local + ~child * width;
-        for (int64_t c = 0; c < width; ++c) local[c] = acc[c] + m * local[c];
-      } else {
-        const bool real = head.weight_of(child) > T(0);
-        const T* local = &leaf_local.at(child, 0);
-        if constexpr (sizeof(S) == sizeof(T)) {
-          if (out.channel_stride == 1) {
-            T* y = &out.at(child, 0);
-            for (int64_t c = 0; c < head.p.value_size; ++c) y[c] = real ? acc[c] + m * local[c] : T(0);
-            continue;
-          }
-        }
-        for (int64_t c = 0; c < head.p.value_size; ++c) narrow(real ? acc[c] + m * local[c] : T(0), &out.at(child, c));
+  const T m = nodes.m[family];
+  const T* acc = space.local + family * width;
+  for (int32_t at = head.tree.child_begin[family]; at < head.tree.child_begin[family + 1]; ++at) {
+    const int32_t child = head.tree.children[at];
+    if (child < 0) {
+      const T f = nodes.f[~child];
+      nodes.m[~child] = f == -kInfinity<T> ? T(0) : m * exp2<T>(splat((f - nodes.Z[~child]) * kLog2E<T>))[0];
+      T* local = space.local + ~child * width;
+      for (int64_t c = 0; c < width; ++c) local[c] = acc[c] + m * local[c];
+      continue;
+    }
+    const bool real = head.weight_of(child) > T(0);
+    const T* local = &leaf_local.at(child, 0);
+    if constexpr (sizeof(S) == sizeof(T)) {
+      if (out.channel_stride == 1) {
+        T* y = &out.at(child, 0);
+        for (int64_t c = 0; c < head.p.value_size; ++c) y[c] = real ? acc[c] + m * local[c] : T(0);
+        continue;
       }
     }
+    for (int64_t c = 0; c < head.p.value_size; ++c) narrow(real ? acc[c] + m * local[c] : T(0), &out.at(child, c));
   }
+}
+
+// One sequence and head. `space_of(thread)` is that thread's space; they all share the nodes.
+template <class S, class T, class SpaceOf>
+void forward_sequence(const HsaHead<S>& head, const HsaOutputs& outputs, int threads, const SpaceOf& space_of) {
+  const TreeView& tree = head.tree;
+  HsaForwardSpace<T> space = space_of(0);
+  T* score = static_cast<T*>(outputs.score);
+  const int64_t item = head.n * head.p.heads + head.h;
+  if (tree.families == 0) {
+    if (score != nullptr) score[item] = -kInfinity<T>;
+    return;
+  }
+  const int64_t depths = depth_offsets(tree, space.depths);
+  const bool with_values = head.v.data != nullptr;
+  Rows<T> leaf_out{space.leaf_local, head.p.value_size, 1};
+  if (with_values) leaf_out = leaf_rows<S, T>(head, outputs, space.leaf_local);
+  each_family(space.depths, depths, true, threads, [&](int64_t family, int thread) {
+    HsaForwardSpace<T> own = space_of(thread);
+    forward_family(head, family, leaf_out, own);
+  });
+  if (score != nullptr) score[item] = space.nodes.f[0];
+  if (!with_values) return;
+  const Rows<S> out = head.template leaves<S>(outputs.out);
+  space.nodes.m[0] = 1;
+  memset(space.local, 0, sizeof(T) * space.nodes.value_width);
+  each_family(space.depths, depths, false, threads,
+              [&](int64_t family, int) { spread_family(head, family, out, leaf_out, space); });
 }
 
 template <class S>
@@ -132,22 +157,23 @@ bool forward(const HsaProblem& p, const HsaOutputs& outputs, int threads) {
   }
   const bool in_place = sizeof(S) == sizeof(T) && outputs.out.stride[3] == 1;
   if (in_place) tokens = 0;
-  Arena measure(nullptr);
-  HsaForwardSpace<T> sized(p, families, tokens, measure);
-  const Workspace workspace(measure.used(), threads);
-  if (!workspace.ok()) return false;
-  parallel_items(p.sequences * p.heads, threads, [&](int64_t item, int thread) {
-    Arena arena(workspace.piece(thread));
-    HsaForwardSpace<T> space(p, families, tokens, arena);
-    const HsaHead<S> head(p, item / p.heads, item % p.heads);
-    Rows<T> leaf_out{space.leaf_local, p.value_size, 1};
-    if (outputs.out.data != nullptr) leaf_out = leaf_rows<S, T>(head, outputs, space.leaf_local);
-    for (int64_t family = head.tree.families - 1; family >= 0; --family) forward_family(head, family, leaf_out, space);
-    if (outputs.score != nullptr) {
-      static_cast<T*>(outputs.score)[item] = head.tree.families > 0 ? space.nodes.f[0] : -kInfinity<T>;
-    }
-    if (head.v.data != nullptr && head.tree.families > 0) spread_down(head, outputs, leaf_out, space);
-  });
+  Arena measure_shared(nullptr), measure_own(nullptr);
+  HsaForwardSpace<T> sized(p, families, tokens, measure_shared, measure_own);
+  const int64_t items = p.sequences * p.heads;
+  const bool by_family = items < threads;
+  const Workspace shared(measure_shared.used(), by_family ? 1 : threads), own(measure_own.used(), threads);
+  if (!shared.ok() || !own.ok()) return false;
+  auto run = [&](int64_t item, int shared_piece, int first_thread, int inner_threads) {
+    forward_sequence<S, T>(HsaHead<S>(p, item / p.heads, item % p.heads), outputs, inner_threads, [&](int thread) {
+      Arena shared_arena(shared.piece(shared_piece)), own_arena(own.piece(first_thread + thread));
+      return HsaForwardSpace<T>(p, families, tokens, shared_arena, own_arena);
+    });
+  };
+  if (by_family) {
+    for (int64_t item = 0; item < items; ++item) run(item, 0, 0, threads);
+  } else {
+    parallel_items(items, threads, [&](int64_t item, int thread) { run(item, thread, thread, 1); });
+  }
   return true;
 }
 
