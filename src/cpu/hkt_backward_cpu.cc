@@ -290,15 +290,7 @@ bool backward(const HktProblem& p, const HktOutputs& outputs, const HktGradients
 }  // namespace
 
 bool hkt_backward_cpu(const HktProblem& p, const HktOutputs& outputs, const HktGradients& g, int threads) {
-  switch (p.dtype) {
-    case DType::kFloat32:
-      return backward<float>(p, outputs, g, threads);
-    case DType::kFloat64:
-      return backward<double>(p, outputs, g, threads);
-    case DType::kBFloat16:
-      return backward<BFloat16>(p, outputs, g, threads);
-  }
-  return false;
+  return with_storage(p.dtype, [&](auto storage) { return backward<decltype(storage)>(p, outputs, g, threads); });
 }
 
 }  // namespace strata::STRATA_ISA

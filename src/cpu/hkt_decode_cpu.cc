@@ -79,15 +79,7 @@ bool decode(const HktDecode& d, int threads) {
 }  // namespace
 
 bool hkt_decode_cpu(const HktDecode& d, int threads) {
-  switch (d.dtype) {
-    case DType::kFloat32:
-      return decode<float>(d, threads);
-    case DType::kFloat64:
-      return decode<double>(d, threads);
-    case DType::kBFloat16:
-      return decode<BFloat16>(d, threads);
-  }
-  return false;
+  return with_storage(d.dtype, [&](auto storage) { return decode<decltype(storage)>(d, threads); });
 }
 
 }  // namespace strata::STRATA_ISA

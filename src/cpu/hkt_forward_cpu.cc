@@ -2,6 +2,7 @@
 #include "cpu/hkt_cpu_kernels.h"
 #include "cpu/hkt_tile.h"
 #include "cpu/parallel.h"
+#include "cpu/softmax.h"
 
 namespace strata::STRATA_ISA {
 namespace {
@@ -21,32 +22,6 @@ struct ForwardSpace {
   T* sum;     // sum_j exp2(S_ij - peak_i)
   T* factor;  // exp2(old peak - new peak)
 };
-
-// Scores to exp2(S - peak), with the running maximum and sum brought up to date. A row that has seen no key yet keeps
-// peak = -inf and subtracts 0, so that its masked scores give 0 and never -inf - (-inf).
-template <class T>
-void soften(int64_t n, ForwardSpace<T>& space) {
-  T* scores = space.tile.scores[0];
-  for (int64_t x = 0; x < kTile; x += kLanes<T>) {
-    const Vec<T> old_peak = load(space.peak + x);
-    Vec<T> peak = old_peak;
-    for (int64_t j = 0; j < n; ++j) {
-      const Vec<T> s = load(scores + j * kTile + x);
-      peak = s > peak ? s : peak;  // passes over NaN, which comes out of exp2 below
-    }
-    const Vec<T> reference = peak == splat(-kInfinity<T>) ? Vec<T>{} : peak;
-    Vec<T> sum{};
-    for (int64_t j = 0; j < n; ++j) {
-      const Vec<T> e = exp2<T>(load(scores + j * kTile + x) - reference);
-      store(scores + j * kTile + x, e);
-      sum += e;
-    }
-    const Vec<T> factor = exp2<T>(old_peak - reference);
-    store(space.peak + x, peak);
-    store(space.factor + x, factor);
-    store(space.sum + x, load(space.sum + x) * factor + sum);
-  }
-}
 
 template <class T>
 void accumulate(int64_t n, int64_t channels, ForwardSpace<T>& space) {
@@ -68,10 +43,7 @@ void forward_item(const HktProblem& p, const HktOutputs& outputs, int64_t b, int
   const Head<S> head(p, b, h);
 
   memset(space.out, 0, sizeof(T) * p.value_size * kTile);
-  for (int64_t i = 0; i < kTile; ++i) {
-    space.peak[i] = -kInfinity<T>;
-    space.sum[i] = 0;
-  }
+  start_softmax(kTile, space.peak, space.sum);
   if (i0 < head.length) {
     pack_queries(head, i0, space.tile);
     const int64_t limit = head.key_limit(i0);
@@ -79,7 +51,7 @@ void forward_item(const HktProblem& p, const HktOutputs& outputs, int64_t b, int
       const int64_t n = min(kTile, limit - j0);
       score_tile(head, i0, j0, n, space.tile);
       if (space.tile.careful) note_allowed(space.tile, n);
-      soften(n, space);
+      online_softmax(space.tile.scores[0], n, kTile, space.peak, space.sum, space.factor);
       accumulate(n, p.value_size, space);
     }
   }
@@ -90,7 +62,7 @@ void forward_item(const HktProblem& p, const HktOutputs& outputs, int64_t b, int
     const T sum = space.sum[i - i0];
     const bool empty = i >= head.length || sum == T(0);
     const T scale = empty ? T(0) : T(1) / sum;
-    lse[i] = empty ? -kInfinity<T> : space.peak[i - i0] * kLn2<T> + natural_log(sum);
+    lse[i] = empty ? -kInfinity<T> : softmax_lse(space.peak[i - i0], sum);
     for (int64_t c = 0; c < p.value_size; ++c) {
       narrow(empty ? T(0) : space.out[c * kTile + i - i0] * scale, &out.at(i, c));
     }
@@ -116,15 +88,7 @@ bool forward(const HktProblem& p, const HktOutputs& outputs, int threads) {
 }  // namespace
 
 bool hkt_forward_cpu(const HktProblem& p, const HktOutputs& outputs, int threads) {
-  switch (p.dtype) {
-    case DType::kFloat32:
-      return forward<float>(p, outputs, threads);
-    case DType::kFloat64:
-      return forward<double>(p, outputs, threads);
-    case DType::kBFloat16:
-      return forward<BFloat16>(p, outputs, threads);
-  }
-  return false;
+  return with_storage(p.dtype, [&](auto storage) { return forward<decltype(storage)>(p, outputs, threads); });
 }
 
 }  // namespace strata::STRATA_ISA

@@ -158,17 +158,17 @@ class HsaBackward {
       const int64_t lanes = round_up(nq, kLanes<T>);
       const int64_t end = p_.causal ? i0 + nq : size;
       load_queries(children, i0, nq, lanes);
-      start_softmax(lanes, s_.tile);
+      start_softmax(lanes, s_.tile.peak, s_.tile.sum);
       const bool single = end <= kTile;
       for (int64_t j0 = 0; j0 < end; j0 += kTile) {
         const int64_t nk = min(kTile, size - j0);
         family_scores(head_, nodes_, family, i0, nq, j0, nk, lanes, k_rows(children + j0, nk), s_.tile);
         if (single) memcpy(s_.product, s_.tile.scores, sizeof(T) * nk * lanes);  // kept, the softmax overwrites them
-        online_softmax(nk, lanes, s_.tile);
+        online_softmax(s_.tile.scores, nk, lanes, s_.tile.peak, s_.tile.sum, s_.tile.factor);
         if (single) memcpy(s_.tile.scores, s_.product, sizeof(T) * nk * lanes);
       }
       for (int64_t x = 0; x < lanes; ++x) {
-        const T z = x < nq ? softmax_lse(s_.tile, x) : -kInfinity<T>;
+        const T z = x < nq ? softmax_lse(s_.tile.peak[x], s_.tile.sum[x]) : -kInfinity<T>;
         s_.row_z[x] = z == -kInfinity<T> ? kInfinity<T> : z * kLog2E<T>;
         if (x >= nq) continue;
         const int32_t child = children[i0 + x];
@@ -428,15 +428,7 @@ bool backward(const HsaProblem& p, const HsaGradients& g, int threads) {
 }  // namespace
 
 bool hsa_backward_cpu(const HsaProblem& p, const HsaGradients& g, int threads) {
-  switch (p.dtype) {
-    case DType::kFloat32:
-      return backward<float>(p, g, threads);
-    case DType::kFloat64:
-      return backward<double>(p, g, threads);
-    case DType::kBFloat16:
-      return backward<BFloat16>(p, g, threads);
-  }
-  return false;
+  return with_storage(p.dtype, [&](auto storage) { return backward<decltype(storage)>(p, g, threads); });
 }
 
 }  // namespace strata::STRATA_ISA

@@ -8,6 +8,7 @@
 #include "cpu/gemm.h"
 #include "cpu/hkt_tile.h"
 #include "cpu/parallel.h"
+#include "cpu/softmax.h"
 #include "strata/hsa.h"
 
 namespace strata::STRATA_ISA {
@@ -187,44 +188,6 @@ void family_scores(const HsaHead<S>& head, const Nodes<T>& nodes, int64_t family
     }
     if (child < 0 && diagonal >= 0 && diagonal < nq) row[diagonal] = nodes.f[~child] * kLog2E<T>;
   }
-}
-
-// One more tile of keys into the online softmax: scores become exp2(S - peak), and the running numbers follow.
-template <class T>
-void online_softmax(int64_t nk, int64_t lanes, FamilyTile<T>& tile) {
-  for (int64_t x = 0; x < lanes; x += kLanes<T>) {
-    const Vec<T> old_peak = load(tile.peak + x);
-    Vec<T> peak = old_peak;
-    for (int64_t y = 0; y < nk; ++y) {
-      const Vec<T> s = load(tile.scores + y * lanes + x);
-      peak = s > peak ? s : peak;
-    }
-    const Vec<T> reference = peak == splat(-kInfinity<T>) ? Vec<T>{} : peak;
-    Vec<T> sum{};
-    for (int64_t y = 0; y < nk; ++y) {
-      const Vec<T> e = exp2<T>(load(tile.scores + y * lanes + x) - reference);
-      store(tile.scores + y * lanes + x, e);
-      sum += e;
-    }
-    const Vec<T> factor = exp2<T>(old_peak - reference);
-    store(tile.peak + x, peak);
-    store(tile.factor + x, factor);
-    store(tile.sum + x, load(tile.sum + x) * factor + sum);
-  }
-}
-
-template <class T>
-void start_softmax(int64_t lanes, FamilyTile<T>& tile) {
-  for (int64_t x = 0; x < lanes; ++x) {
-    tile.peak[x] = -kInfinity<T>;
-    tile.sum[x] = 0;
-  }
-}
-
-// Z of lane x, natural log; -inf where nothing counts.
-template <class T>
-T softmax_lse(const FamilyTile<T>& tile, int64_t x) {
-  return tile.sum[x] == T(0) ? -kInfinity<T> : tile.peak[x] * kLn2<T> + natural_log(tile.sum[x]);
 }
 
 // |A|, kappa_A and the means of q, k and v, once the children are known.

@@ -55,14 +55,14 @@ void forward_family(const HsaHead<S>& head, int64_t family, Rows<T> leaf_out, Hs
     const DenseRows<T> q =
         child_rows<S, T>(head, head.q, nodes.q, nodes.key_width, p.head_size, children + i0, nq, tile.q_rows);
     transpose_rows<T>(q, nq, p.head_size, static_cast<T>(p.scale) * kLog2E<T>, tile.queries, lanes);
-    start_softmax(lanes, tile);
+    start_softmax(lanes, tile.peak, tile.sum);
     if (with_values) memset(space.acc, 0, sizeof(T) * nq * nodes.value_width);
     for (int64_t j0 = 0; j0 < (p.causal ? i0 + nq : size); j0 += kTile) {
       const int64_t nk = min(kTile, size - j0);
       const DenseRows<T> k =
           child_rows<S, T>(head, head.k, nodes.k, nodes.key_width, p.head_size, children + j0, nk, tile.k_rows);
       family_scores(head, nodes, family, i0, nq, j0, nk, lanes, k, tile);
-      online_softmax(nk, lanes, tile);
+      online_softmax(tile.scores, nk, lanes, tile.peak, tile.sum, tile.factor);
       if (!with_values) continue;
       for (int64_t y = max(0, i0 - j0); y < min(nk, i0 + nq - j0); ++y) {  // a node's own mass goes down, not out
         if (children[j0 + y] < 0) tile.scores[y * lanes + j0 + y - i0] = 0;
@@ -75,7 +75,7 @@ void forward_family(const HsaHead<S>& head, int64_t family, Rows<T> leaf_out, Hs
     }
     for (int64_t x = 0; x < nq; ++x) {
       const int32_t child = children[i0 + x];
-      const T z = softmax_lse(tile, x);
+      const T z = softmax_lse(tile.peak[x], tile.sum[x]);
       const T weight = child < 0 ? nodes.weight[~child] : head.weight_of(child);
       if (weight > T(0)) f += weight / total * z;
       if (child < 0) nodes.Z[~child] = z;
@@ -180,15 +180,7 @@ bool forward(const HsaProblem& p, const HsaOutputs& outputs, int threads) {
 }  // namespace
 
 bool hsa_forward_cpu(const HsaProblem& p, const HsaOutputs& outputs, int threads) {
-  switch (p.dtype) {
-    case DType::kFloat32:
-      return forward<float>(p, outputs, threads);
-    case DType::kFloat64:
-      return forward<double>(p, outputs, threads);
-    case DType::kBFloat16:
-      return forward<BFloat16>(p, outputs, threads);
-  }
-  return false;
+  return with_storage(p.dtype, [&](auto storage) { return forward<decltype(storage)>(p, outputs, threads); });
 }
 
 }  // namespace strata::STRATA_ISA

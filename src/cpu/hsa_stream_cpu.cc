@@ -201,7 +201,7 @@ void forward_tile(const StreamHead<S>& head, const HsaStreamOutputs& outputs, co
   FamilyTile<T>& tile = space.tile;
   const int64_t nq = min(kTile, p.tokens - i0);
   load_queries(head, i0, nq, space);
-  start_softmax(kTile, tile);
+  start_softmax(kTile, tile.peak, tile.sum);
   memset(space.acc, 0, sizeof(T) * kTile * tile.value_width);
   for (int height = 0; height < heights.count; ++height) {
     const Span span = entries_of(heights, p.branching, height, i0, nq);
@@ -210,7 +210,7 @@ void forward_tile(const StreamHead<S>& head, const HsaStreamOutputs& outputs, co
       const DenseRows<T> k =
           entry_rows<S, T>(head.k, nodes.k, heights, height, first, nk, tile.key_width, p.head_size, head, tile.k_rows);
       stream_scores(head, heights, nodes, height, i0, nq, first, nk, k, tile);
-      online_softmax(nk, kTile, tile);
+      online_softmax(tile.scores, nk, kTile, tile.peak, tile.sum, tile.factor);
       const DenseRows<T> v = entry_rows<S, T>(head.v, nodes.v, heights, height, first, nk, tile.value_width,
                                               p.value_size, head, tile.v_rows);
       gemm<T, Layout::kTransposed>({tile.scores, kTile}, {v.data, v.step}, space.acc, tile.value_width, nq,
@@ -221,7 +221,7 @@ void forward_tile(const StreamHead<S>& head, const HsaStreamOutputs& outputs, co
   const Rows<S> out = rows_of<S>(outputs.out, head.b, head.h);
   T* lse = static_cast<T*>(outputs.lse) + (head.b * p.heads + head.h) * p.tokens + i0;
   for (int64_t x = 0; x < nq; ++x) {
-    lse[x] = softmax_lse(tile, x);
+    lse[x] = softmax_lse(tile.peak[x], tile.sum[x]);
     const T inverse = tile.sum[x] == T(0) ? T(0) : T(1) / tile.sum[x];
     for (int64_t c = 0; c < p.value_size; ++c)
       narrow(space.acc[x * tile.value_width + c] * inverse, &out.at(i0 + x, c));
@@ -428,28 +428,12 @@ bool backward(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, const 
 }  // namespace
 
 bool hsa_stream_forward_cpu(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, int threads) {
-  switch (p.dtype) {
-    case DType::kFloat32:
-      return forward<float>(p, outputs, threads);
-    case DType::kFloat64:
-      return forward<double>(p, outputs, threads);
-    case DType::kBFloat16:
-      return forward<BFloat16>(p, outputs, threads);
-  }
-  return false;
+  return with_storage(p.dtype, [&](auto storage) { return forward<decltype(storage)>(p, outputs, threads); });
 }
 
 bool hsa_stream_backward_cpu(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, const HsaStreamGradients& g,
                              int threads) {
-  switch (p.dtype) {
-    case DType::kFloat32:
-      return backward<float>(p, outputs, g, threads);
-    case DType::kFloat64:
-      return backward<double>(p, outputs, g, threads);
-    case DType::kBFloat16:
-      return backward<BFloat16>(p, outputs, g, threads);
-  }
-  return false;
+  return with_storage(p.dtype, [&](auto storage) { return backward<decltype(storage)>(p, outputs, g, threads); });
 }
 
 }  // namespace strata::STRATA_ISA

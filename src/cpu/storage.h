@@ -38,6 +38,20 @@ struct Compute<double> {
   using Type = double;
 };
 
+// Calls run(S{}) with the storage type that dtype names.
+template <class Run>
+inline bool with_storage(DType dtype, const Run& run) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return run(float{});
+    case DType::kFloat64:
+      return run(double{});
+    case DType::kBFloat16:
+      return run(BFloat16{});
+  }
+  return false;
+}
+
 // The rows of one (batch, head) of a view.
 template <class S>
 struct Rows {
