@@ -11,7 +11,15 @@ from strata.hkt_cache import HktCache
 from strata.hsa import HsaAttention, HsaStreamCache
 from strata.ops import causal_filter, hkt_attention, hkt_decode
 from strata.safetensors import load_safetensors, save_safetensors
-from strata.tree import Tree, best_tree, hierarchy_score, hsa_attention, hsa_stream_attention, kl_gap
+from strata.tree import (
+    Tree,
+    best_tree,
+    hierarchy_score,
+    hsa_attention,
+    hsa_stream_attention,
+    kl_gap,
+    window_family,
+)
 
 __version__ = "0.1.0"
 __all__ = [
@@ -31,6 +39,7 @@ __all__ = [
     "kl_gap",
     "load_safetensors",
     "save_safetensors",
+    "window_family",
 ]
 
 _library.load()

@@ -118,6 +118,15 @@ def kl_gap(lse, score, weights=None):
     return torch.where(w > 0, w * lse, torch.zeros_like(lse)).sum(-1) - weights.sum(-1, keepdim=True) * score
 
 
+def window_family(tokens, windows=(2, 4, 8, 16, 32), shifts=1, domain="set"):
+    """Candidates for best_tree: for each window size the trees whose first boundary lies at `shifts` evenly spaced places."""
+    trees = []
+    for window in windows:
+        starts = sorted({window * part // shifts for part in range(min(shifts, window))})
+        trees += [Tree.windows(tokens, [window], start, domain) for start in starts]
+    return trees
+
+
 def best_tree(q, k, candidates, *, max_cost=None, **options):
     """The candidate whose score, summed over heads, is largest: the one with the smallest KL gap, without full attention.
 

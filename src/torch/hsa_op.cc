@@ -2,6 +2,8 @@
 // the inputs.
 #include "torch/hsa_op.h"
 
+#include <limits>
+
 #include "strata/hsa.h"
 #include "torch/compat.h"
 #include "torch/hsa_op_common.h"
@@ -251,6 +253,35 @@ std::tuple<Tensor, Tensor> hsa_attention(const Tensor& q, const Tensor& k, const
 Tensor hierarchy_score(const Tensor& q, const Tensor& k, TensorList trees, const HsaOptions& o) {
   static const auto op = find_op<decltype(hierarchy_score_cpu)>("strata::hierarchy_score");
   return op.call(q, k, trees, o.weights, o.key_bias, o.positions, o.causal, o.scale);
+}
+
+Tensor kl_gap(const Tensor& lse, const Tensor& score, const optional<Tensor>& weights) {
+  if (!weights.has_value()) return lse.sum(-1) - static_cast<double>(lse.size(-1)) * score;
+  const Tensor w = weights->unsqueeze(1);
+  const Tensor terms = at::where(w > 0, w * lse, at::zeros_like(lse));  // 0 * -inf is 0 here
+  return terms.sum(-1) - weights->sum(-1, true) * score;
+}
+
+TreeChoice best_tree(const Tensor& q, const Tensor& k, TensorList candidates, const HsaOptions& o,
+                     optional<int64_t> max_cost) {
+  TORCH_CHECK_VALUE(!candidates.empty(), "candidates: expected at least one tree, got none");
+  TreeChoice choice{-1, at::empty({static_cast<int64_t>(candidates.size())}, at::kDouble)};
+  int64_t cheapest = std::numeric_limits<int64_t>::max();
+  for (int64_t n = 0; n < choice.scores.size(0); ++n) {
+    const TreeView tree = decode_tree(candidates[n], n);
+    int64_t cost = 0;
+    for (int64_t f = 0; f < tree.families; ++f) {
+      const int64_t size = tree.child_begin[f + 1] - tree.child_begin[f];
+      cost += size * size;
+    }
+    cheapest = std::min(cheapest, cost);
+    choice.scores[n] = hierarchy_score(q, k, {candidates[n]}, o).sum().to(at::kDouble);
+    const bool allowed = !max_cost.has_value() || cost <= *max_cost;
+    if (allowed && (choice.index < 0 || choice.scores[n].item<double>() > choice.scores[choice.index].item<double>()))
+      choice.index = n;
+  }
+  TORCH_CHECK_VALUE(choice.index >= 0, "max_cost: the cheapest candidate costs ", cheapest, ", more than ", *max_cost);
+  return choice;
 }
 
 }  // namespace strata

@@ -34,6 +34,20 @@ std::tuple<at::Tensor, at::Tensor> hsa_attention(const at::Tensor& q, const at::
 at::Tensor hierarchy_score(const at::Tensor& q, const at::Tensor& k, at::TensorList trees,
                            const HsaOptions& options = {});
 
+// sum_i w_i KL(HSA_i || softmax_i), (B, H), exactly: from flat attention's lse (B, H, T) and the score (B, H) of one
+// tree per sequence.
+at::Tensor kl_gap(const at::Tensor& lse, const at::Tensor& score,
+                  const c10::optional<at::Tensor>& weights = c10::nullopt);
+
+// The candidate with the largest score, summed over heads, that is, with the smallest KL gap; q, k: (1, H, T, d). Only
+// trees of at most max_cost score products (sum over families of children^2) are considered, if it is given.
+struct TreeChoice {
+  int64_t index;
+  at::Tensor scores;  // one per candidate
+};
+TreeChoice best_tree(const at::Tensor& q, const at::Tensor& k, at::TensorList candidates,
+                     const HsaOptions& options = {}, c10::optional<int64_t> max_cost = c10::nullopt);
+
 struct HsaStreamOptions {
   int64_t branching = 16;
   c10::optional<at::Tensor> weights = c10::nullopt;    // (B, T)

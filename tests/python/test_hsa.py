@@ -104,8 +104,8 @@ def test_the_score_finds_the_tree_closest_to_softmax(tokens):
     torch.manual_seed(8)
     q, k = (torch.randn(1, 2, tokens, 4, dtype=F64).repeat_interleave(3, 2)[:, :, :tokens] for _ in range(2))
     v = torch.eye(tokens, dtype=F64).expand(1, 2, tokens, tokens)  # the output is the attention matrix itself
-    candidates = [strata.Tree.windows(tokens, [3], shift=shift, domain="set") for shift in range(3)]
-    candidates += [strata.Tree.balanced(tokens, b, domain="set") for b in (2, 4)]
+    candidates = strata.window_family(tokens, windows=(3, 4), shifts=3) + [strata.Tree.balanced(tokens, 2, domain="set")]
+    assert len(candidates) == 7
     softmax = torch.softmax(q @ k.transpose(-1, -2) / 2, -1)
     lse = torch.logsumexp(q @ k.transpose(-1, -2) / 2, -1)
     true_kl = []

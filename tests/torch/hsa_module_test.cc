@@ -82,6 +82,21 @@ TEST(HsaOp, MetaKernelsGiveTheShapes) {
   EXPECT_EQ(std::get<1>(hsa_stream_attention(q, q, v)).sizes(), (std::vector<int64_t>{2, 3, 9}));
 }
 
+TEST(HsaOp, TheChosenTreeHasTheSmallestKLGap) {
+  torch::manual_seed(4);
+  const Tensor q = torch::randn({1, 2, 30, 4}, torch::kFloat64), k = torch::randn({1, 2, 30, 4}, torch::kFloat64);
+  const std::vector<Tensor> trees = {balanced(30, 2), balanced(30, 3), balanced(30, 5), balanced(30, 6)};
+  const Tensor lse = torch::logsumexp(torch::matmul(q, k.transpose(-1, -2)) / 2, -1);
+  const TreeChoice choice = best_tree(q, k, trees);
+  std::vector<double> gaps;
+  for (const Tensor& tree : trees) gaps.push_back(kl_gap(lse, hierarchy_score(q, k, {tree})).sum().item<double>());
+  EXPECT_EQ(choice.index, std::min_element(gaps.begin(), gaps.end()) - gaps.begin());
+  EXPECT_GT(*std::min_element(gaps.begin(), gaps.end()), 0);
+  EXPECT_EQ(best_tree(q, k, trees, {}, 120).index, 0);  // only the cheapest fits
+  expect_error([&] { best_tree(q, k, trees, {}, 10); }, "max_cost: the cheapest candidate costs");
+  expect_error([&] { best_tree(q, k, {}); }, "candidates: expected at least one tree");
+}
+
 TEST(HsaAttention, MistakesAreNamed) {
   auto refuse = [](const HsaAttentionOptions& options, const std::string& words) {
     expect_error([&] { HsaAttention module(options); }, words);
