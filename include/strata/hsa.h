@@ -7,9 +7,10 @@
 //   m(c)    = m(A) exp(f(c) - Z_c)                             top-down, m(root) = 1
 //   y_i     = sum over ancestors-or-self c of m(A) sum_b exp(g(c, b) - Z_c) v_b, plus m(i) v_i
 //
-// q, k, v and kappa of a node are the weighted means over its leaves, |c| the sum of their weights. The plain form and the
-// masked tree (causal: earlier siblings only) tie the rows of a node to its mean query, which sees later tokens of the
-// same node: right for encoders, NOT safe for autoregressive use. For that there is the streaming form, hsa_stream.h.
+// q, k, v and kappa of a node are the weighted means over its leaves, |c| the sum of their weights. The plain form and
+// the masked tree (causal: earlier siblings only) tie the rows of a node to its mean query, which sees later tokens of
+// the same node: right for encoders, NOT safe for autoregressive use. For that there is the streaming form,
+// hsa_stream.h.
 #pragma once
 
 #include "strata/status.h"
@@ -31,9 +32,9 @@ struct HsaProblem {
   const int64_t* batch_of = nullptr;
   const int64_t* first_token = nullptr;
 
-  ConstView q, k, v;   // (batch, heads, tokens, channels); null v: hsa_forward computes the score alone
-  ConstView weights;   // (batch, 1, tokens, 1): leaf weights >= 0; null: 1
-  ConstView key_bias;  // (batch, heads, tokens, 1): kappa of the leaves; null: 0
+  ConstView q, k, v;                // (batch, heads, tokens, channels); null v: hsa_forward computes the score alone
+  ConstView weights;                // (batch, 1, tokens, 1): leaf weights >= 0; null: 1
+  ConstView key_bias;               // (batch, heads, tokens, 1): kappa of the leaves; null: 0
   const void* positions = nullptr;  // E: (heads, kinds, places, places), dense; the diagonal is not read; null: 0
   int64_t kinds = 0;
   int64_t places = 0;
@@ -51,9 +52,9 @@ struct HsaGradients {
   ConstView dout;
   const void* dscore = nullptr;  // (sequences, heads); null: zero
 
-  View dq, dk, dv;            // overwritten on the rows of the sequences
-  View dweights;              // (batch, heads, tokens, 1), per head; null data: not wanted. 0 where a weight is 0.
-  View dkey_bias;             // (batch, heads, tokens, 1); null data: not wanted
+  View dq, dk, dv;             // overwritten on the rows of the sequences
+  View dweights;               // (batch, heads, tokens, 1), per head; null data: not wanted. 0 where a weight is 0.
+  View dkey_bias;              // (batch, heads, tokens, 1); null data: not wanted
   void* dpositions = nullptr;  // (heads, kinds, places, places); null: not wanted
 };
 

@@ -162,6 +162,7 @@ Status quadtree(int64_t height, int64_t width, Tree* tree) {
     const bool two_columns = parts.size() > 1 && parts[0].row == parts[1].row;
     loose.families[pending.family].width = two_columns ? 2 : 1;
     std::vector<Pending> next;
+    next.reserve(parts.size());
     for (const Square& part : parts) {
       next.push_back({part, part.size == 1 ? pending.family : loose.add_family(Domain::kGrid, pending.family)});
     }

@@ -22,13 +22,15 @@ std::vector<HsaCase> small_cases() {
     cases.push_back({std::string(name), {9}, shape, 4, 2, 3, 2});
     cases.push_back({std::string(name) + "_weights", {7, 1, 5}, shape, 3, 1, 2, 3, Domain::kSet, true, true});
     cases.push_back({std::string(name) + "_positions", {6, 4}, shape, 4, 2, 2, 2, Domain::kSequence, true, false});
-    cases.push_back({std::string(name) + "_causal", {8}, shape, 4, 1, 2, 2, Domain::kSequence, false, true, true, false});
+    cases.push_back(
+        {std::string(name) + "_causal", {8}, shape, 4, 1, 2, 2, Domain::kSequence, false, true, true, false});
   }
   return cases;
 }
 
 class HsaRef : public testing::TestWithParam<HsaCase> {};
-INSTANTIATE_TEST_SUITE_P(Cases, HsaRef, testing::ValuesIn(small_cases()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, HsaRef, testing::ValuesIn(small_cases()),
+                         [](const auto& info) { return info.param.name; });
 
 std::vector<double> materialize(const HsaData<double>& d, int64_t n, int64_t h) {
   const int64_t T = d.trees[n].tokens();
@@ -166,9 +168,9 @@ TEST_P(HsaRef, ClosedFormOfTheKL) {
   }
 }
 
-// It is the minimiser: no block-tied row-stochastic matrix near it, or far from it, does better. Any such matrix is given by
-// probabilities of each node's row over {itself, its siblings}; exponentiated-gradient descent from random starts ends at
-// the same value.
+// It is the minimiser: no block-tied row-stochastic matrix near it, or far from it, does better. Any such matrix is
+// given by probabilities of each node's row over {itself, its siblings}; exponentiated-gradient descent from random
+// starts ends at the same value.
 TEST(HsaOptimality, NoBlockTiedMatrixIsCloserToSoftmax) {
   std::mt19937_64 random(3);
   for (Shape shape : {Shape::kRandom, Shape::kLeftDeep, Shape::kBalanced}) {
@@ -180,7 +182,8 @@ TEST(HsaOptimality, NoBlockTiedMatrixIsCloserToSoftmax) {
     for (int64_t t = 0; t < T; ++t) weight[F + t] = weight_of(d, 0, t);
     auto node_of = [&](int32_t child) { return child < 0 ? int64_t{~child} : F + child; };
     for (int64_t f = F - 1; f >= 0; --f)
-      for (int32_t at = tree.child_begin()[f]; at < tree.child_begin()[f + 1]; ++at) weight[f] += weight[node_of(tree.children()[at])];
+      for (int32_t at = tree.child_begin()[f]; at < tree.child_begin()[f + 1]; ++at)
+        weight[f] += weight[node_of(tree.children()[at])];
     std::vector<std::vector<std::vector<double>>> logits(F);
     auto build = [&] {  // theta from the nodes' logits
       std::vector<std::vector<double>> row(F + T, std::vector<double>(T, 0.0));
@@ -210,7 +213,8 @@ TEST(HsaOptimality, NoBlockTiedMatrixIsCloserToSoftmax) {
               if (at >= F) {
                 row[node][at - F] += share * weight[at] / weight[other];
               } else {
-                for (int32_t x = tree.child_begin()[at]; x < tree.child_begin()[at + 1]; ++x) stack.push_back(node_of(tree.children()[x]));
+                for (int32_t x = tree.child_begin()[at]; x < tree.child_begin()[at + 1]; ++x)
+                  stack.push_back(node_of(tree.children()[x]));
               }
             }
           }
@@ -218,7 +222,8 @@ TEST(HsaOptimality, NoBlockTiedMatrixIsCloserToSoftmax) {
       }
       std::vector<double> theta(T * T, 0.0);
       for (int64_t t = 0; t < T; ++t) {
-        for (int64_t j = 0; j < T && weight[F + t] > 0; ++j) theta[t * T + j] = row[F + t][j] + (j == t ? mass[F + t] : 0.0);
+        for (int64_t j = 0; j < T && weight[F + t] > 0; ++j)
+          theta[t * T + j] = row[F + t][j] + (j == t ? mass[F + t] : 0.0);
       }
       return theta;
     };
@@ -252,7 +257,7 @@ TEST(HsaOptimality, NoBlockTiedMatrixIsCloserToSoftmax) {
           }
         }
       }
-      EXPECT_GE(best, optimum - 1e-9) << tree;  // nothing beats it,
+      EXPECT_GE(best, optimum - 1e-9) << tree;   // nothing beats it,
       EXPECT_NEAR(best, optimum, 1e-4) << tree;  // and the search arrives there
     }
   }
@@ -283,15 +288,16 @@ TEST(HsaIdentity, StarIsSoftmaxAttentionInValuesAndGradients) {
 // A leaf of weight 0 is absent; a leaf of weight 2 is two equal siblings.
 TEST(HsaIdentity, WeightsCountLeaves) {
   Tree with, without, doubled;
-  ASSERT_TRUE(tree_from_parents({5, 5, 6, 6, 6, 7, 7, -1}, Domain::kSet, &with).ok());      // ((0 1) (2 3 4))
-  ASSERT_TRUE(tree_from_parents({4, 4, 5, 5, 6, 6, -1}, Domain::kSet, &without).ok());      // ((0 1) (2 4))
+  ASSERT_TRUE(tree_from_parents({5, 5, 6, 6, 6, 7, 7, -1}, Domain::kSet, &with).ok());        // ((0 1) (2 3 4))
+  ASSERT_TRUE(tree_from_parents({4, 4, 5, 5, 6, 6, -1}, Domain::kSet, &without).ok());        // ((0 1) (2 4))
   ASSERT_TRUE(tree_from_parents({6, 6, 7, 7, 7, 7, 8, 8, -1}, Domain::kSet, &doubled).ok());  // ((0 1) (2 3 3 4))
   HsaData<double> base({"w", {5}, Shape::kStar, 5, 1, 3, 2, Domain::kSet, true});
   auto run = [&](const Tree& tree, double w3, const std::vector<int64_t>& source) {
     HsaData<double> d({"w", {static_cast<int64_t>(source.size())}, Shape::kStar, 5, 1, 3, 2, Domain::kSet, true});
     d.views = {tree.view()};
     for (size_t t = 0; t < source.size(); ++t) {
-      for (int c = 0; c < 3; ++c) d.q(0, 0, t, c) = base.q(0, 0, source[t], c), d.k(0, 0, t, c) = base.k(0, 0, source[t], c);
+      for (int c = 0; c < 3; ++c)
+        d.q(0, 0, t, c) = base.q(0, 0, source[t], c), d.k(0, 0, t, c) = base.k(0, 0, source[t], c);
       for (int c = 0; c < 2; ++c) d.v(0, 0, t, c) = base.v(0, 0, source[t], c);
       d.weights(0, 0, t, 0) = source[t] == 3 ? w3 : 1.0;
     }
@@ -315,16 +321,20 @@ TEST(HsaIdentity, SetsHaveNoOrder) {
   Tree tree, swapped;
   ASSERT_TRUE(tree_from_parents({5, 5, 6, 6, 6, 7, 7, -1}, Domain::kSet, &tree).ok());     // ((0 1) (2 3 4))
   ASSERT_TRUE(tree_from_parents({5, 5, 5, 6, 6, 7, 7, -1}, Domain::kSet, &swapped).ok());  // ((0 1 2) (3 4))
-  const std::vector<int64_t> order = {4, 2, 3, 1, 0};                                      // swapped token t was token order[t]
+  const std::vector<int64_t> order = {4, 2, 3, 1, 0};  // swapped token t was token order[t]
   HsaData<double> a({"sets", {5}, Shape::kStar, 5, 2, 3, 2}), b({"sets", {5}, Shape::kStar, 5, 2, 3, 2});
   a.views = {tree.view()};
   b.views = {swapped.view()};
   for (auto [to, from] : {std::pair{&b.q, &a.q}, std::pair{&b.k, &a.k}, std::pair{&b.v, &a.v}}) {
-    to->each([&, to = to, from = from](int64_t n, int64_t h, int64_t t, int64_t c) { (*to)(n, h, t, c) = (*from)(n, h, order[t], c); });
+    to->each([&, to = to, from = from](int64_t n, int64_t h, int64_t t, int64_t c) {
+      (*to)(n, h, t, c) = (*from)(n, h, order[t], c);
+    });
   }
   ASSERT_TRUE(hsa_forward_ref(a.problem(), a.outputs()).ok());
   ASSERT_TRUE(hsa_forward_ref(b.problem(), b.outputs()).ok());
-  b.out.each([&](int64_t n, int64_t h, int64_t t, int64_t c) { EXPECT_NEAR(b.out(n, h, t, c), a.out(n, h, order[t], c), 1e-14); });
+  b.out.each([&](int64_t n, int64_t h, int64_t t, int64_t c) {
+    EXPECT_NEAR(b.out(n, h, t, c), a.out(n, h, order[t], c), 1e-14);
+  });
 }
 
 // Central differences of <dout, out> + <dscore, score> for every number of every input.
@@ -351,7 +361,9 @@ TEST_P(HsaRef, GradientsByFiniteDifferences) {
     return (up - down) / (2 * kStep);
   };
   auto check = [&](const char* name, Array<double>& input, const Array<double>& gradient) {
-    input.each([&](auto... at) { EXPECT_NEAR(gradient(at...), derivative(input(at...)), 5e-8) << name << "\n" << d.trees_text(); });
+    input.each([&](auto... at) {
+      EXPECT_NEAR(gradient(at...), derivative(input(at...)), 5e-8) << name << "\n" << d.trees_text();
+    });
   };
   check("q", d.q, Array<double>(d.dq));
   check("k", d.k, Array<double>(d.dk));
