@@ -374,11 +374,8 @@ class HsaBackward {
 template <class S>
 bool backward(const HsaProblem& p, const HsaGradients& g, int threads) {
   using T = typename Compute<S>::Type;
-  int64_t families = 0, tokens = 0;
-  for (int64_t n = 0; n < p.sequences; ++n) {
-    families = max(families, p.trees[n].families);
-    tokens = max(tokens, p.trees[n].tokens);
-  }
+  const LargestTree largest(p);
+  const int64_t families = largest.families, tokens = largest.tokens;
   const bool in_place = sizeof(S) == sizeof(T) && g.dq.stride[3] == 1 && g.dk.stride[3] == 1 && g.dv.stride[3] == 1;
   const int64_t gradient_tokens = in_place ? 0 : tokens;
   Arena measure_shared(nullptr), measure_own(nullptr);

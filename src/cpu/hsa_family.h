@@ -50,6 +50,17 @@ struct HsaHead {
   const T* positions = nullptr;
 };
 
+// The largest tree of a problem: what a work space must hold.
+struct LargestTree {
+  explicit LargestTree(const HsaProblem& p) {
+    for (int64_t n = 0; n < p.sequences; ++n) {
+      families = max(families, p.trees[n].families);
+      tokens = max(tokens, p.trees[n].tokens);
+    }
+  }
+  int64_t families = 0, tokens = 0;
+};
+
 // Numbers and vectors of the inner nodes; rows are padded to whole vectors.
 template <class T>
 struct Nodes {

@@ -150,13 +150,9 @@ void forward_sequence(const HsaHead<S>& head, const HsaOutputs& outputs, int thr
 template <class S>
 bool forward(const HsaProblem& p, const HsaOutputs& outputs, int threads) {
   using T = typename Compute<S>::Type;
-  int64_t families = 0, tokens = 0;
-  for (int64_t n = 0; n < p.sequences; ++n) {
-    families = max(families, p.trees[n].families);
-    tokens = max(tokens, p.trees[n].tokens);
-  }
+  const LargestTree largest(p);
   const bool in_place = sizeof(S) == sizeof(T) && outputs.out.stride[3] == 1;
-  if (in_place) tokens = 0;
+  const int64_t families = largest.families, tokens = in_place ? 0 : largest.tokens;
   Arena measure_shared(nullptr), measure_own(nullptr);
   HsaForwardSpace<T> sized(p, families, tokens, measure_shared, measure_own);
   const int64_t items = p.sequences * p.heads;
