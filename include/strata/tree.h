@@ -94,4 +94,8 @@ Status tree_from_parents(const std::vector<int64_t>& parent, Domain domain, Tree
 // that it belongs to itself, the word "]" closes it and belongs to it as well.
 Status tree_from_brackets(const std::string& text, Tree* tree);
 
+// The same tree with families of at most max_children: a larger family gets families of its own kind in between, evenly
+// filled, as many heights of them as it takes. Grids are refused, as their rows would be torn apart.
+Status split_families(const Tree& tree, int64_t max_children, Tree* split);
+
 }  // namespace strata

@@ -198,6 +198,7 @@ Status document_from_text(const std::string& text, TextLeaf leaf, Document* docu
   for (int level = 0; level < 3; ++level) builder.open(Domain::kSequence);  // document, paragraph, sentence
   const auto size = static_cast<int64_t>(text.size());
   bool sentence_over = false;
+  int64_t next_byte = 0;  // the first that is no leaf yet, with kByte
   for (int64_t gap = after_byte_order_mark(text); gap < size;) {
     const int64_t at = skip_space(text, gap, size);
     const int64_t end = word_end(text, at, size);
@@ -212,16 +213,22 @@ Status document_from_text(const std::string& text, TextLeaf leaf, Document* docu
     if (leaf == TextLeaf::kWord) {
       builder.leaf({at, end});
     } else {
+      const bool bytes = leaf == TextLeaf::kByte;
+      const int64_t last = bytes && skip_space(text, end, size) == size ? size : end;
       builder.open(Domain::kSequence);
-      for (int64_t c = at; c < end;) {
-        const int64_t next = c + decode(text, c).size;
+      for (int64_t c = bytes ? next_byte : at; c < last;) {
+        const int64_t next = c + (bytes ? 1 : decode(text, c).size);
         builder.leaf({c, next});
         c = next;
       }
       builder.close();
+      next_byte = last;
     }
     sentence_over = ends_sentence(text, {at, end}) || (sentence_over && only_closing_marks(text, {at, end}));
     gap = end;
+  }
+  if (leaf == TextLeaf::kByte && next_byte == 0) {  // nothing but white space
+    for (int64_t c = 0; c < size; ++c) builder.leaf({c, c + 1});
   }
   return builder.finish(document);
 }

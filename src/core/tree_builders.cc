@@ -246,4 +246,31 @@ Status tree_from_brackets(const std::string& text, Tree* tree) {
   return loose.finish(tree);
 }
 
+Status split_families(const Tree& tree, int64_t max_children, Tree* split) {
+  if (max_children < 2) return invalid("max_children: expected 2 or more, got ", max_children);
+  LooseTree loose;
+  loose.tokens = static_cast<int32_t>(tree.tokens());
+  const TreeView view = tree.view();
+  for (int64_t f = 0; f < tree.families(); ++f) loose.add_family(tree.domain(f));
+  for (int64_t f = 0; f < tree.families(); ++f) {
+    std::vector<int32_t> row(view.children + view.child_begin[f], view.children + view.child_begin[f + 1]);
+    if (tree.domain(f) == Domain::kGrid && static_cast<int64_t>(row.size()) > max_children) {
+      return invalid("family ", f, ": a grid of ", row.size(), " children cannot be split into families of ",
+                     max_children);
+    }
+    while (static_cast<int64_t>(row.size()) > max_children) {  // one more height: the row becomes a row of families
+      const auto count = static_cast<int64_t>(row.size()), parts = (count + max_children - 1) / max_children;
+      std::vector<int32_t> above;
+      for (int64_t part = 0; part < parts; ++part) {
+        above.push_back(~loose.add_family(tree.domain(f)));
+        loose.families.back().children.assign(row.begin() + part * count / parts, row.begin() + (part + 1) * count / parts);
+      }
+      row = std::move(above);
+    }
+    loose.families[f].children = std::move(row);
+    loose.families[f].width = tree.width(f);
+  }
+  return loose.finish(split);
+}
+
 }  // namespace strata

@@ -1,0 +1,72 @@
+#include "data/cache.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "util/error.h"
+
+namespace strata {
+
+fs::path cache_folder() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0') {
+    return fs::path(cache) / "strata";
+  }
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home == '\0') {
+    throw usage_error("neither HOME nor XDG_CACHE_HOME says where data may live; set XDG_CACHE_HOME");
+  }
+  return fs::path(home) / ".cache" / "strata";
+}
+
+void write_set(const fs::path& folder, const Json& origin, const Files& files) {
+  const fs::path beside = folder.string() + ".part" + std::to_string(getpid());
+  make_folder(beside);
+  Json manifest = {{"origin", origin}, {"files", Json::object()}};
+  try {
+    for (const auto& [name, content] : files) {
+      write_file(beside / name, content);
+      manifest["files"][name] = {{"bytes", content.size()}, {"crc32", crc32_of(content)}};
+    }
+    write_json(beside / "manifest.json", manifest);
+  } catch (const Error&) {
+    std::error_code ignored;
+    fs::remove_all(beside, ignored);
+    throw;
+  }
+  std::error_code error;
+  fs::remove_all(folder, error);  // what was there was incomplete or is being made again
+  fs::rename(beside, folder, error);
+  if (error) {
+    std::error_code ignored;
+    fs::remove_all(beside, ignored);
+    // Two processes may make the same set at once; the first to finish wins.
+    if (!check_set(folder, false).present) throw output_error("{}: cannot be put in place ({})", folder.string(), error.message());
+  }
+}
+
+SetState check_set(const fs::path& folder, bool read_files) {
+  SetState state;
+  if (!fs::exists(folder / "manifest.json")) return state;
+  state.manifest = Json::parse(read_file(folder / "manifest.json"), nullptr, false);
+  if (!state.manifest.is_object() || !state.manifest.contains("files")) {
+    state.problems.push_back("manifest.json is damaged");
+    return state;
+  }
+  state.present = true;
+  for (const auto& [name, facts] : state.manifest["files"].items()) {
+    const fs::path path = folder / name;
+    std::error_code error;
+    const auto size = fs::file_size(path, error);
+    if (error) {
+      state.problems.push_back(fmt::format("{} is missing", name));
+    } else if (size != facts.value("bytes", uint64_t{0})) {
+      state.problems.push_back(fmt::format("{} has {} bytes instead of {}", name, size, facts.value("bytes", uint64_t{0})));
+    } else if (read_files && crc32_of(read_file(path)) != facts.value("crc32", uint32_t{0})) {
+      state.problems.push_back(fmt::format("{} is not what was written", name));
+    }
+  }
+  return state;
+}
+
+}  // namespace strata

@@ -1,0 +1,25 @@
+// Where data lives: a folder per set under XDG_CACHE_HOME/strata (or ~/.cache/strata), each with a manifest of its files.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "util/options.h"
+
+namespace strata {
+
+fs::path cache_folder();
+
+// A set is written into a folder beside its own, which takes its name when it is complete: a set that is there is whole.
+using Files = std::vector<std::pair<std::string, std::string>>;  // name, content
+void write_set(const fs::path& folder, const Json& origin, const Files& files);
+
+struct SetState {
+  bool present = false;
+  Json manifest;                      // {"origin": {..}, "files": {name: {"bytes", "crc32"}}}
+  std::vector<std::string> problems;  // missing, shorter or changed files
+};
+SetState check_set(const fs::path& folder, bool read_files);
+
+}  // namespace strata

@@ -1,0 +1,67 @@
+// CIFAR-10 (Krizhevsky 2009) as sequences of 1,024 grey pixels: the official binary batches, or files of grey rows.
+#include "data/cache.h"
+#include "data/task.h"
+#include "util/error.h"
+
+namespace strata {
+namespace {
+
+constexpr size_t kPixels = 1024;
+constexpr int kClasses = 10;
+
+// Luma after ITU-R BT.601, in integers so that it is the same everywhere.
+char grey(uint8_t red, uint8_t green, uint8_t blue) {
+  return static_cast<char>((299 * red + 587 * green + 114 * blue + 500) / 1000);
+}
+
+// Rows of a label byte and either 1,024 grey pixels, or 1,024 red, 1,024 green and 1,024 blue ones.
+void read_rows(const std::string& bytes, const std::string& name, bool colour, int64_t length, Dataset& data) {
+  const size_t row_size = 1 + (colour ? 3 : 1) * kPixels;
+  std::string pixels(kPixels, '\0');
+  for (size_t at = 0; at + row_size <= bytes.size(); at += row_size) {
+    const auto label = static_cast<uint8_t>(bytes[at]);
+    if (label >= kClasses) {
+      data.add_problem(fmt::format("{} row {}: expected a label of 0 to 9, got {}", name, at / row_size + 1, label));
+      continue;
+    }
+    const auto* plane = reinterpret_cast<const uint8_t*>(bytes.data()) + at + 1;
+    for (size_t p = 0; p < kPixels; ++p) {
+      pixels[p] = colour ? grey(plane[p], plane[p + kPixels], plane[p + 2 * kPixels]) : static_cast<char>(plane[p]);
+    }
+    data.add_row(byte_tokens(pixels), label, length);
+  }
+  if (bytes.size() % row_size != 0) {
+    data.add_problem(fmt::format("{}: the last row is cut off ({} bytes, rows have {})", name, bytes.size() % row_size, row_size));
+  }
+}
+
+}  // namespace
+
+TaskData load_cifar10(const DataConfig& config) {
+  const fs::path folder = config.data.empty() ? cache_folder() / "cifar10" : fs::path(config.data);
+  if (!fs::is_directory(folder)) {
+    throw data_error("{}: expected a folder with CIFAR-10; get it with `strata data get cifar10`, or name a copy with --data",
+                     folder.string());
+  }
+  if (config.length != static_cast<int64_t>(kPixels)) {
+    throw usage_error("length: images have {} pixels, got {}", kPixels, config.length);
+  }
+  TaskData data;
+  data.vocabulary = kByteVocabulary;
+  data.labels = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
+  auto read = [&](const fs::path& path, bool colour, Dataset& split) {
+    read_rows(read_file(path), path.filename().string(), colour, config.length, split);
+  };
+  if (const fs::path train = find_split(folder, "train", {".bin"}); !train.empty()) {
+    const fs::path test = find_split(folder, "test", {".bin"});
+    if (test.empty()) throw data_error("{}: expected test.bin beside train.bin, and there is none", folder.string());
+    read(train, false, data.train);
+    read(test, false, data.test);
+    return data;
+  }
+  for (int batch = 1; batch <= 5; ++batch) read(folder / fmt::format("data_batch_{}.bin", batch), true, data.train);
+  read(folder / "test_batch.bin", true, data.test);
+  return data;
+}
+
+}  // namespace strata

@@ -1,0 +1,24 @@
+// Which data a run learns from.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "util/options.h"
+
+namespace strata {
+
+struct DataConfig {
+  std::string task = "listops";
+  std::string data;
+  int64_t length = 0;
+  int64_t train_rows = 0, valid_rows = 0, test_rows = 0;
+  double valid_share = 0.1;
+  int64_t data_seed = 1;
+  int64_t min_length = 16, max_depth = 4, max_args = 5;
+  std::string label_column = "label", text_column = "text";
+};
+
+void declare(OptionTable& table, DataConfig& config);
+
+}  // namespace strata

@@ -1,0 +1,49 @@
+// Rows of tokens with labels, as every task gives them to the training.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace strata {
+
+using Token = uint16_t;            // 0 is padding; what the others mean is the task's affair
+inline constexpr Token kPad = 0;
+inline constexpr int64_t kByteVocabulary = 257;  // token 1 + b is byte b
+
+enum class Goal { kClassify, kNextToken };
+
+// One split of a data set. A row is a range of `tokens`; the windows of a language model share their borders.
+struct Dataset {
+  struct Row {
+    int64_t begin = 0;
+    int32_t length = 0;
+    int32_t label = 0;
+  };
+  std::vector<Token> tokens;
+  std::vector<Row> rows;
+
+  // What reading it met: rows longer than allowed were cut, rows that make no sense were left out.
+  int64_t cut = 0, bad = 0;
+  std::vector<std::string> problems;  // the first few bad rows, in words
+
+  std::span<const Token> row(int64_t index) const {
+    return {tokens.data() + rows[index].begin, static_cast<size_t>(rows[index].length)};
+  }
+  int64_t size() const { return static_cast<int64_t>(rows.size()); }
+
+  void add_row(std::span<const Token> row, int32_t label, int64_t length);
+  void add_problem(std::string problem);
+};
+
+struct TaskData {
+  std::string task;
+  Goal goal = Goal::kClassify;
+  int64_t vocabulary = 0;
+  int64_t length = 0;               // no row is longer
+  std::vector<std::string> labels;  // names of the classes
+  Dataset train, valid, test;
+};
+
+}  // namespace strata

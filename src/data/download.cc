@@ -1,0 +1,116 @@
+#include "data/download.h"
+
+#include "util/error.h"
+
+#ifdef STRATA_DOWNLOAD
+#include <curl/curl.h>
+#include <openssl/evp.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#endif
+
+namespace strata {
+
+const std::vector<DownloadSource>& download_sources() {
+  static const std::vector<DownloadSource> sources = {
+      {"imdb", "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz", "md5:7c2ac02c03563afcf9b574c7e56c153a"},
+      {"cifar10", "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+       "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
+  };
+  return sources;
+}
+
+#ifdef STRATA_DOWNLOAD
+namespace {
+
+int on_progress(void* callback, curl_off_t total, curl_off_t now, curl_off_t, curl_off_t) {
+  (*static_cast<std::function<void(int64_t, int64_t)>*>(callback))(now, total);
+  return 0;
+}
+
+// One transfer that goes on at the end of `part`. Returns the HTTP status.
+long transfer(const DownloadSource& source, const fs::path& part, const DownloadProgress& progress) {
+  const int64_t have = fs::exists(part) ? static_cast<int64_t>(fs::file_size(part)) : 0;
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(part.c_str(), "ab"), std::fclose);
+  if (file == nullptr) throw output_error("{}: cannot be written ({})", part.string(), std::strerror(errno));
+  const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
+  std::function<void(int64_t, int64_t)> report = [&](int64_t now, int64_t total) {
+    progress(have + now, total > 0 ? have + total : 0);
+  };
+  std::string reason(CURL_ERROR_SIZE, '\0');
+  curl_easy_setopt(curl.get(), CURLOPT_URL, source.url.c_str());
+  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, file.get());
+  curl_easy_setopt(curl.get(), CURLOPT_FOLLOWLOCATION, 1L);
+  curl_easy_setopt(curl.get(), CURLOPT_FAILONERROR, 1L);
+  curl_easy_setopt(curl.get(), CURLOPT_RESUME_FROM_LARGE, static_cast<curl_off_t>(have));
+  curl_easy_setopt(curl.get(), CURLOPT_CONNECTTIMEOUT, 30L);
+  curl_easy_setopt(curl.get(), CURLOPT_LOW_SPEED_LIMIT, 1L);  // a minute without a byte is an error
+  curl_easy_setopt(curl.get(), CURLOPT_LOW_SPEED_TIME, 60L);
+  curl_easy_setopt(curl.get(), CURLOPT_NOPROGRESS, 0L);
+  curl_easy_setopt(curl.get(), CURLOPT_XFERINFOFUNCTION, on_progress);
+  curl_easy_setopt(curl.get(), CURLOPT_XFERINFODATA, &report);
+  curl_easy_setopt(curl.get(), CURLOPT_ERRORBUFFER, reason.data());
+  const CURLcode code = curl_easy_perform(curl.get());
+  long status = 0;
+  curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);
+  if (code == CURLE_OK || status == 416 || code == CURLE_RANGE_ERROR) return code == CURLE_RANGE_ERROR ? 0 : status;
+  const char* words = reason[0] != '\0' ? reason.c_str() : curl_easy_strerror(code);
+  throw data_error("{}: the download stopped ({}); what came is kept in {}, run the command again to go on", source.url, words,
+                   part.string());
+}
+
+}  // namespace
+
+std::string file_digest(const fs::path& path, const std::string& kind) {
+  const EVP_MD* algorithm = EVP_get_digestbyname(kind.c_str());
+  if (algorithm == nullptr) throw usage_error("digest: expected sha256:HEX, md5:HEX or none, got {}", kind);
+  const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
+  EVP_DigestInit_ex(context.get(), algorithm, nullptr);
+  std::ifstream in(path, std::ios::binary);
+  std::string block(1 << 20, '\0');
+  while (in.read(block.data(), static_cast<std::streamsize>(block.size())) || in.gcount() > 0) {
+    EVP_DigestUpdate(context.get(), block.data(), static_cast<size_t>(in.gcount()));
+  }
+  unsigned char bytes[EVP_MAX_MD_SIZE];
+  unsigned size = 0;
+  EVP_DigestFinal_ex(context.get(), bytes, &size);
+  std::string hex;
+  for (unsigned i = 0; i < size; ++i) hex += fmt::format("{:02x}", bytes[i]);
+  return hex;
+}
+
+void download(const DownloadSource& source, const fs::path& path, const DownloadProgress& progress) {
+  const size_t colon = source.digest.find(':');
+  const std::string kind = source.digest.substr(0, colon);
+  if (kind != "none" && (colon == std::string::npos || (kind != "sha256" && kind != "md5"))) {
+    throw usage_error("digest: expected sha256:HEX, md5:HEX or none, got {}", source.digest);
+  }
+  const fs::path part = path.string() + ".part";
+  // A server that cannot go on in the middle gets a second chance from the start. 416: there is nothing left to send.
+  if (transfer(source, part, progress) == 0) {
+    fs::remove(part);
+    transfer(source, part, progress);
+  }
+  if (kind != "none") {
+    const std::string expected = source.digest.substr(colon + 1), got = file_digest(part, kind);
+    if (got != expected) {
+      fs::remove(part);
+      throw data_error("{}: expected {} {}, got {}; the file was removed, run the command again or try another source",
+                       source.url, kind, expected, got);
+    }
+  }
+  fs::rename(part, path);
+}
+#else
+std::string file_digest(const fs::path&, const std::string&) { return {}; }
+void download(const DownloadSource& source, const fs::path&, const DownloadProgress&) {
+  throw data_error("this build has no downloads (it lacks libcurl or OpenSSL); fetch {} yourself and name its folder with --data",
+                   source.url);
+}
+#endif
+
+}  // namespace strata

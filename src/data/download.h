@@ -1,0 +1,30 @@
+// Official archives, downloaded once into the cache: with progress, resumed where they were cut off, checked by digest.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "util/file.h"
+
+namespace strata {
+
+struct DownloadSource {
+  const char* task;
+  std::string url;
+  std::string digest;  // "sha256:HEX" or "md5:HEX"; "none" skips the check
+};
+const std::vector<DownloadSource>& download_sources();
+
+using DownloadProgress = std::function<void(int64_t bytes, int64_t total)>;  // total is 0 while unknown
+
+// Downloads to `path` by way of `path`.part, which a later call goes on with. Throws a data error.
+void download(const DownloadSource& source, const fs::path& path, const DownloadProgress& progress);
+
+// Turns a set's archive into its folder in the cache: reviews into two tables, image batches as they are.
+void unpack_set(const DownloadSource& source, const fs::path& archive, const fs::path& folder);
+
+// "sha256" or "md5" of a file, in hexadecimal.
+std::string file_digest(const fs::path& path, const std::string& kind);
+
+}  // namespace strata

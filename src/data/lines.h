@@ -1,0 +1,25 @@
+// Lines of a text: ends are "\n" or "\r\n", and nothing else (a review may hold a Unicode line separator).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace strata {
+
+// Calls work(line, number) for every line that is not empty; numbers begin at 1.
+template <class Work>
+void for_each_line(const std::string& text, Work&& work) {
+  int64_t number = 0;
+  for (size_t at = 0; at < text.size();) {
+    size_t end = text.find('\n', at);
+    if (end == std::string::npos) end = text.size();
+    std::string_view line(text.data() + at, end - at);
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    ++number;
+    if (!line.empty()) work(line, number);
+    at = end + 1;
+  }
+}
+
+}  // namespace strata

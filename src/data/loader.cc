@@ -1,0 +1,83 @@
+#include "data/loader.h"
+
+#include <algorithm>
+
+namespace strata {
+
+Batch make_batch(const Dataset& data, const LoaderOptions& options, int64_t index) {
+  const int64_t first = index * options.batch, last = std::min(first + options.batch, data.size());
+  const bool next_token = options.goal == Goal::kNextToken;
+  Batch batch;
+  batch.rows = last - first;
+  std::vector<std::span<const Token>> rows;
+  for (int64_t i = first; i < last; ++i) {
+    const int64_t row = options.order.empty() ? i : options.order[i];
+    rows.push_back(data.row(row));
+    // The last token of a window is only ever predicted.
+    batch.lengths.push_back(static_cast<int64_t>(rows.back().size()) - (next_token ? 1 : 0));
+    if (!next_token) batch.targets.push_back(data.rows[row].label);
+    batch.width = std::max(batch.width, batch.lengths.back());
+    batch.real_tokens += batch.lengths.back();
+  }
+  batch.tokens.assign(static_cast<size_t>(batch.rows * batch.width), kPad);
+  if (next_token) batch.targets.assign(batch.tokens.size(), -1);
+  for (int64_t r = 0; r < batch.rows; ++r) {
+    const int64_t length = batch.lengths[r];
+    int64_t* tokens = batch.tokens.data() + r * batch.width;
+    std::copy_n(rows[r].begin(), length, tokens);
+    if (next_token) std::copy_n(rows[r].begin() + 1, length, batch.targets.begin() + r * batch.width);
+    if (options.trees == nullptr) continue;
+    batch.trees.push_back(options.trees->tree(rows[r].first(static_cast<size_t>(length))));
+    const std::vector<int64_t> order = options.trees->order(length);
+    for (size_t t = 0; t < order.size(); ++t) tokens[t] = rows[r][order[t]];
+  }
+  return batch;
+}
+
+Loader::Loader(const Dataset& data, LoaderOptions options) : data_(data), options_(std::move(options)) {
+  thread_ = std::thread([this] { work(); });
+}
+
+Loader::~Loader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Loader::work() {
+  constexpr size_t kAhead = 4;
+  try {
+    for (int64_t index = options_.first_batch; index < batches(data_, options_.batch); ++index) {
+      Batch batch = make_batch(data_, options_, index);
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stop_ || ready_.size() < kAhead; });
+      if (stop_) return;
+      ready_.push_back(std::move(batch));
+      changed_.notify_all();
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    failure_ = std::current_exception();
+  }
+  const std::lock_guard lock(mutex_);
+  finished_ = true;
+  changed_.notify_all();
+}
+
+bool Loader::next(Batch& batch) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !ready_.empty() || finished_; });
+  if (ready_.empty()) {
+    if (failure_ != nullptr) std::rethrow_exception(failure_);
+    return false;
+  }
+  batch = std::move(ready_.front());
+  ready_.pop_front();
+  changed_.notify_all();
+  return true;
+}
+
+}  // namespace strata

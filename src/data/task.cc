@@ -1,0 +1,165 @@
+#include "data/task.h"
+
+#include <algorithm>
+
+#include "data/listops.h"
+#include "util/error.h"
+#include "util/random.h"
+
+namespace strata {
+
+void Dataset::add_row(std::span<const Token> row, int32_t label, int64_t length) {
+  if (static_cast<int64_t>(row.size()) > length) {
+    row = row.first(static_cast<size_t>(length));
+    ++cut;
+  }
+  rows.push_back({static_cast<int64_t>(tokens.size()), static_cast<int32_t>(row.size()), label});
+  tokens.insert(tokens.end(), row.begin(), row.end());
+}
+
+void Dataset::add_problem(std::string problem) {
+  constexpr size_t kShown = 5;
+  ++bad;
+  if (problems.size() < kShown) problems.push_back(std::move(problem));
+}
+
+void declare(OptionTable& table, DataConfig& c) {
+  std::vector<std::string> names;
+  for (const Task& task : tasks()) names.emplace_back(task.name);
+  table.begin_group("Data");
+  table.add("task", &c.task, {.help = "What to learn (strata data list)", .choices = names});
+  table.add("data", &c.data, {.help = "File or folder with the data; the task's own place in the cache if empty"});
+  table.add("length", &c.length, {.help = "Tokens a row at most; 0: the task's own", .min = 0, .max = 1 << 20});
+  table.add("train_rows", &c.train_rows, {.help = "Training rows; 0: all (listops: 20000)", .min = 0});
+  table.add("valid_rows", &c.valid_rows, {.help = "Validation rows; 0: all (listops: 2000)", .min = 0});
+  table.add("test_rows", &c.test_rows, {.help = "Test rows; 0: all (listops: 2000)", .min = 0});
+  table.add("valid_share", &c.valid_share,
+            {.help = "Share of the training rows kept for validation where the data has no such split", .min = 0, .max = 0.9});
+  table.add("data_seed", &c.data_seed, {.help = "Seed of generated data and of the validation split", .min = 0});
+  table.add("min_length", &c.min_length, {.help = "Shortest expression", .min = 1, .task = "listops"});
+  table.add("max_depth", &c.max_depth, {.help = "Deepest nesting", .min = 1, .max = 100, .task = "listops"});
+  table.add("max_args", &c.max_args, {.help = "Most arguments of an operator", .min = 2, .max = 100, .task = "listops"});
+  table.add("label_column", &c.label_column, {.help = "Column of the label: a name, or a number from 1", .task = "table"});
+  table.add("text_column", &c.text_column, {.help = "Column of the text: a name, or a number from 1", .task = "table"});
+}
+
+const std::vector<Task>& tasks() {
+  static const std::vector<Task> all = {
+      {"listops", "the value of nested MIN, MAX, MED and SM lists", "made: strata data make listops", Goal::kClassify, 64,
+       "brackets", load_listops},
+      {"imdb", "film reviews as bytes: liked or not", "strata data get imdb, or --data FOLDER", Goal::kClassify, 1024, "text",
+       load_imdb},
+      {"cifar10", "grey images pixel by pixel: ten classes", "strata data get cifar10, or --data FOLDER", Goal::kClassify,
+       1024, "quadtree", load_cifar10},
+      {"text", "the next byte of any text", "--data FILE", Goal::kNextToken, 256, "balanced", load_text},
+      {"table", "your own texts with labels: CSV, TSV or JSON lines", "--data FILE", Goal::kClassify, 256, "text",
+       load_table},
+  };
+  return all;
+}
+
+const Task& find_task(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Task& task : tasks()) {
+    if (name == task.name) return task;
+    names.emplace_back(task.name);
+  }
+  throw usage_error("task: expected one of {}, got {}{}", fmt::join(names, ", "), name, suggestion(name, names));
+}
+
+std::vector<Token> byte_tokens(std::string_view bytes) {
+  std::vector<Token> tokens(bytes.size());
+  std::transform(bytes.begin(), bytes.end(), tokens.begin(),
+                 [](char c) { return static_cast<Token>(1 + static_cast<uint8_t>(c)); });
+  return tokens;
+}
+
+fs::path find_split(const fs::path& folder, const std::string& split, const std::vector<std::string>& extensions) {
+  for (const std::string& extension : extensions) {
+    for (const char* packed : {"", ".zst", ".xz", ".gz"}) {
+      const fs::path path = folder / (split + extension + packed);
+      if (fs::exists(path)) return path;
+    }
+  }
+  return {};
+}
+
+Dataset take_rows(Dataset& from, int64_t count, uint64_t seed) {
+  const std::vector<int64_t> order = permutation(from.size(), mix(seed));
+  std::vector<bool> chosen(from.size(), false);
+  for (int64_t i = 0; i < std::min(count, from.size()); ++i) chosen[order[i]] = true;
+  Dataset taken;
+  std::vector<Dataset::Row> kept;
+  for (int64_t i = 0; i < from.size(); ++i) {
+    if (chosen[i]) {
+      taken.add_row(from.row(i), from.rows[i].label, from.rows[i].length);
+    } else {
+      kept.push_back(from.rows[i]);
+    }
+  }
+  from.rows = std::move(kept);
+  return taken;
+}
+
+void cut_test_split(TaskData& data, uint64_t seed) {
+  data.test = take_rows(data.train, data.train.size() / 10, mix(seed) + 1);
+}
+
+namespace {
+
+void keep_rows(Dataset& data, int64_t rows) {
+  if (rows > 0 && rows < data.size()) data.rows.resize(rows);
+}
+
+}  // namespace
+
+TaskData load_task(const DataConfig& given) {
+  const Task& task = find_task(given.task);
+  DataConfig config = given;
+  if (config.length == 0) config.length = task.length;
+  TaskData data = task.load(config);
+  data.task = task.name;
+  data.goal = task.goal;
+  data.length = config.length;
+  if (data.valid.rows.empty()) {
+    const int64_t rows = data.train.size(), share = static_cast<int64_t>(config.valid_share * static_cast<double>(rows));
+    const int64_t wanted = config.valid_rows > 0 ? config.valid_rows : share;
+    data.valid = take_rows(data.train, std::min(wanted, rows / 2), static_cast<uint64_t>(config.data_seed));
+  }
+  keep_rows(data.train, config.train_rows);
+  keep_rows(data.valid, config.valid_rows);
+  keep_rows(data.test, config.test_rows);
+  for (const auto& [name, split] : {std::pair{"training", &data.train}, {"test", &data.test}}) {
+    if (!split->rows.empty()) continue;
+    throw data_error("{}: no usable {} rows{}", data.task, name,
+                     split->problems.empty() ? "" : ", for example " + split->problems.front());
+  }
+  return data;
+}
+
+std::vector<Token> encode_input(const std::string& task, const std::string& input, int64_t length) {
+  std::vector<Token> tokens;
+  if (task == "listops") {
+    std::string unknown;
+    tokens = listops_tokens(input, &unknown);
+    if (!unknown.empty()) {
+      throw data_error("input: unknown word \"{}\"; expected digits, [MIN [MAX [MED [SM and ], apart by spaces", unknown);
+    }
+    if (!evaluate_listops(tokens)) throw data_error("input: expected one well-formed expression such as [MAX 2 [MIN 4 7 ] 0 ]");
+    if (static_cast<int64_t>(tokens.size()) > length) {
+      throw data_error("input: {} tokens, and the model reads {} at most", tokens.size(), length);
+    }
+  } else if (task == "cifar10") {
+    constexpr size_t kPixels = 1024;
+    if (input.size() != kPixels) {
+      throw data_error("input: expected an image of 32 x 32 grey bytes, got {} bytes", input.size());
+    }
+    tokens = byte_tokens(input);
+  } else {
+    tokens = byte_tokens(std::string_view(input).substr(0, static_cast<size_t>(length)));
+  }
+  if (tokens.empty()) throw data_error("input: is empty");
+  return tokens;
+}
+
+}  // namespace strata

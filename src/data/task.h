@@ -1,0 +1,50 @@
+// The tasks: what each is, where its data comes from and how its inputs become tokens.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "data/config.h"
+#include "data/dataset.h"
+
+namespace strata {
+
+struct Task {
+  const char* name;
+  const char* summary;
+  const char* source;  // how its data is had
+  Goal goal;
+  int64_t length;        // tokens a row, unless --length says otherwise
+  const char* tree;      // what HSA's tree is made from: see data/trees.h
+  TaskData (*load)(const DataConfig& config);
+};
+
+const std::vector<Task>& tasks();
+const Task& find_task(const std::string& name);  // throws a usage error
+
+// Reads (or makes) the three splits, cuts a validation split from the training rows where there is none, keeps as many
+// rows as asked, and checks that something is left. Throws data and usage errors.
+TaskData load_task(const DataConfig& config);
+
+// What a user types or a file holds, as tokens: words of an expression, bytes of a text, pixels of an image. Longer inputs
+// are cut at `length`.
+std::vector<Token> encode_input(const std::string& task, const std::string& input, int64_t length);
+
+// ---- for the tasks themselves
+
+// The file of one split under a folder: train.tsv, train.tsv.zst and so on; empty when there is none.
+fs::path find_split(const fs::path& folder, const std::string& split, const std::vector<std::string>& extensions);
+std::vector<Token> byte_tokens(std::string_view bytes);
+// Moves `count` rows, chosen by the seed, out of a split into a new one.
+Dataset take_rows(Dataset& from, int64_t count, uint64_t seed);
+// For data that comes as one file: a tenth of it becomes the test split.
+void cut_test_split(TaskData& data, uint64_t seed);
+
+TaskData load_listops(const DataConfig& config);
+TaskData load_imdb(const DataConfig& config);
+TaskData load_cifar10(const DataConfig& config);
+TaskData load_text(const DataConfig& config);
+TaskData load_table(const DataConfig& config);
+
+}  // namespace strata

@@ -1,0 +1,94 @@
+#include "data/trees.h"
+
+#include <cmath>
+
+#include "data/listops.h"
+#include "strata/document.h"
+#include "util/error.h"
+
+namespace strata {
+namespace {
+
+void check(const Status& status) {
+  if (!status.ok()) throw data_error("tree: {}", status.message());
+}
+
+int64_t side_of(int64_t pixels) {
+  const auto side = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(pixels))));
+  if (side * side != pixels) throw data_error("tree: a quadtree wants a square image, got {} pixels", pixels);
+  return side;
+}
+
+std::string bracket_words(std::span<const Token> tokens) {
+  std::string text;
+  for (const Token token : tokens) {
+    text += listops_word(token);
+    text += ' ';
+  }
+  return text;
+}
+
+// The bytes, made readable for the text builder: a cut-off or broken character becomes letters, and the line breaks of web
+// pages (<br />) become those of a text, byte for byte.
+std::string plain_text(std::span<const Token> tokens, bool ascii) {
+  std::string text;
+  for (const Token token : tokens) {
+    const auto byte = static_cast<uint8_t>(token - 1);
+    text += ascii && byte >= 0x80 ? 'x' : static_cast<char>(byte);
+  }
+  const std::string mark = "<br />", line_end = "\n     ";
+  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at)) text.replace(at, mark.size(), line_end);
+  return text;
+}
+
+Tree text_tree(std::span<const Token> tokens) {
+  Document document;
+  if (!document_from_text(plain_text(tokens, false), TextLeaf::kByte, &document).ok()) {
+    check(document_from_text(plain_text(tokens, true), TextLeaf::kByte, &document));
+  }
+  return document.tree;
+}
+
+}  // namespace
+
+const std::vector<std::string>& tree_kinds() {
+  static const std::vector<std::string> kinds = {"brackets", "text", "quadtree", "balanced", "star"};
+  return kinds;
+}
+
+Tree TreeMaker::make(std::span<const Token> tokens) const {
+  const auto length = static_cast<int64_t>(tokens.size());
+  Tree tree, split;
+  if (kind_ == "brackets") {
+    check(tree_from_brackets(bracket_words(tokens), &tree));
+  } else if (kind_ == "text") {
+    tree = text_tree(tokens);
+  } else if (kind_ == "quadtree") {
+    const int64_t side = side_of(length);
+    check(quadtree(side, side, &tree));
+    return tree;
+  } else if (kind_ == "balanced") {
+    check(balanced_tree(length, branching_, Domain::kSequence, &tree));
+    return tree;
+  } else {
+    check(star_tree(length, Domain::kSet, &tree));
+    return tree;
+  }
+  check(split_families(tree, branching_, &split));
+  return split;
+}
+
+std::shared_ptr<const Tree> TreeMaker::tree(std::span<const Token> tokens) {
+  if (kind_ == "brackets" || kind_ == "text") return std::make_shared<const Tree>(make(tokens));
+  std::shared_ptr<const Tree>& known = by_length_[static_cast<int64_t>(tokens.size())];
+  if (known == nullptr) known = std::make_shared<const Tree>(make(tokens));
+  return known;
+}
+
+std::vector<int64_t> TreeMaker::order(int64_t length) const {
+  if (kind_ != "quadtree") return {};
+  const int64_t side = side_of(length);
+  return quadtree_order(side, side);
+}
+
+}  // namespace strata

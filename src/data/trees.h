@@ -1,0 +1,40 @@
+// The tree that HSA attention uses for a row of tokens.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+#include "strata/tree.h"
+
+namespace strata {
+
+// Kinds: "brackets" (the lists of an expression), "text" (paragraphs, sentences, words, bytes), "quadtree" (a square
+// image, whose tokens are then taken in the order of quadtree_order()), "balanced" and "star". Families of "brackets" and
+// "text" are split into families of at most `branching` children.
+const std::vector<std::string>& tree_kinds();
+
+class TreeMaker {
+ public:
+  TreeMaker(std::string kind, int64_t branching) : kind_(std::move(kind)), branching_(branching) {}
+
+  std::shared_ptr<const Tree> tree(std::span<const Token> tokens);
+  // The place in the row of every token of the tree: {} when the tree keeps the order.
+  std::vector<int64_t> order(int64_t length) const;
+
+  // How many position tables, and how many places in each, the families of these trees may ask for.
+  int64_t position_tables() const { return kind_ == "quadtree" ? 3 : 1; }
+  int64_t position_places() const { return kind_ == "quadtree" ? 4 : branching_; }
+
+ private:
+  Tree make(std::span<const Token> tokens) const;
+
+  std::string kind_;
+  int64_t branching_;
+  std::map<int64_t, std::shared_ptr<const Tree>> by_length_;  // of the kinds that depend on nothing else
+};
+
+}  // namespace strata

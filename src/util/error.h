@@ -1,0 +1,43 @@
+// Errors that end a command. Each kind has its own exit code, so that scripts can tell them apart.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace strata {
+
+enum class ExitCode {
+  kOk = 0,
+  kFailure = 1,        // something unexpected
+  kUsage = 2,          // the command line or a config file is wrong
+  kData = 3,           // data cannot be had or read
+  kOutput = 4,         // an output folder or a checkpoint cannot be used
+  kInterrupted = 130,  // Ctrl-C: saved, and ready to be resumed
+};
+
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ExitCode code() const { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+template <class... Args>
+Error usage_error(fmt::format_string<Args...> format, Args&&... args) {
+  return {ExitCode::kUsage, fmt::format(format, std::forward<Args>(args)...)};
+}
+template <class... Args>
+Error data_error(fmt::format_string<Args...> format, Args&&... args) {
+  return {ExitCode::kData, fmt::format(format, std::forward<Args>(args)...)};
+}
+template <class... Args>
+Error output_error(fmt::format_string<Args...> format, Args&&... args) {
+  return {ExitCode::kOutput, fmt::format(format, std::forward<Args>(args)...)};
+}
+
+}  // namespace strata

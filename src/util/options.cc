@@ -1,0 +1,209 @@
+#include "util/options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#ifdef STRATA_TOML
+#include <toml++/toml.h>
+#endif
+
+#include "util/error.h"
+
+namespace strata {
+namespace {
+
+std::string with(std::string name, char from, char to) {
+  std::replace(name.begin(), name.end(), from, to);
+  return name;
+}
+
+template <class Number>
+bool parse_number(const std::string& word, Number& value) {
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  return error == std::errc() && end == word.data() + word.size();
+}
+
+// The number of single-letter edits between two words.
+size_t edits(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
+#ifdef STRATA_TOML
+Json from_toml(const toml::node& node) {
+  if (const auto* table = node.as_table()) {
+    Json object = Json::object();
+    for (const auto& [key, value] : *table) object[std::string(key.str())] = from_toml(value);
+    return object;
+  }
+  if (const auto* array = node.as_array()) {
+    Json list = Json::array();
+    for (const auto& item : *array) list.push_back(from_toml(item));
+    return list;
+  }
+  if (const auto value = node.value_exact<bool>()) return *value;
+  if (const auto value = node.value_exact<int64_t>()) return *value;
+  if (const auto value = node.value_exact<double>()) return *value;
+  if (const auto value = node.value_exact<std::string>()) return *value;
+  throw usage_error("dates and times have no meaning in a config");
+}
+
+Json parse_toml(const std::string& text, const std::string& where) {
+  try {
+    return from_toml(toml::parse(text, where));
+  } catch (const toml::parse_error& error) {
+    throw usage_error("{}: line {}: {}", where, error.source().begin.line, error.description());
+  }
+}
+#else
+Json parse_toml(const std::string&, const std::string& where) {
+  throw usage_error("{}: this build reads JSON configs only (it has no toml++)", where);
+}
+#endif
+
+std::vector<std::string> words_of(const Json& value, const std::string& where) {
+  if (value.is_string()) return {value.get<std::string>()};
+  if (value.is_boolean() || value.is_number()) return {value.dump()};
+  if (value.is_array()) {
+    std::vector<std::string> words;
+    for (const Json& item : value) {
+      const std::vector<std::string> word = words_of(item, where);
+      words.insert(words.end(), word.begin(), word.end());
+    }
+    return words;
+  }
+  throw usage_error("{}: expected a word, a number, true, false or a list of them", where);
+}
+
+}  // namespace
+
+std::string suggestion(const std::string& name, const std::vector<std::string>& known) {
+  const std::string* nearest = nullptr;
+  size_t fewest = std::max<size_t>(2, name.size() / 3) + 1;
+  for (const std::string& candidate : known) {
+    const size_t distance = edits(name, candidate);
+    if (distance < fewest) fewest = distance, nearest = &candidate;
+  }
+  return nearest == nullptr ? "" : fmt::format(" (did you mean {}?)", *nearest);
+}
+
+std::string Option::flag() const { return "--" + with(name, '_', '-'); }
+
+std::string Option::type_name() const {
+  if (!note.choices.empty()) return fmt::format("{}", fmt::join(note.choices, "|"));
+  static const char* const names[] = {"", "N", "X", "TEXT", "LIST"};
+  return names[target.index()];
+}
+
+Json Option::value() const {
+  return std::visit([](auto* pointer) { return Json(*pointer); }, target);
+}
+
+void OptionTable::add(std::string name, Option::Target target, OptionNote note) {
+  options_.push_back({std::move(name), target, std::move(note), group_});
+}
+
+Option* OptionTable::find(const std::string& name) {
+  const std::string key = with(name, '-', '_');
+  for (Option& option : options_) {
+    if (option.name == key) return &option;
+  }
+  return nullptr;
+}
+
+void OptionTable::set(Option& option, const std::vector<std::string>& words, const std::string& where) {
+  if (auto* list = std::get_if<std::vector<std::string>*>(&option.target)) {
+    **list = words;
+    return;
+  }
+  if (words.size() != 1) throw usage_error("{}: expected one value, got {}", where, words.size());
+  const std::string& word = words[0];
+  const OptionNote& note = option.note;
+  auto check_range = [&](auto value) {
+    if (static_cast<double>(value) >= note.min && static_cast<double>(value) <= note.max) return;
+    const std::string range = note.max == std::numeric_limits<double>::infinity()
+                                  ? fmt::format("{:g} or more", note.min)
+                                  : fmt::format("{:g} to {:g}", note.min, note.max);
+    throw usage_error("{}: expected {}, got {}", where, range, word);
+  };
+  if (auto* flag = std::get_if<bool*>(&option.target)) {
+    if (word != "true" && word != "false") throw usage_error("{}: expected true or false, got {}", where, word);
+    **flag = word == "true";
+  } else if (auto* integer = std::get_if<int64_t*>(&option.target)) {
+    int64_t value = 0;
+    if (!parse_number(word, value)) throw usage_error("{}: expected a whole number, got {}", where, word);
+    check_range(value);
+    **integer = value;
+  } else if (auto* real = std::get_if<double*>(&option.target)) {
+    double value = 0;
+    if (!parse_number(word, value)) throw usage_error("{}: expected a number, got {}", where, word);
+    check_range(value);
+    **real = value;
+  } else {
+    if (!note.choices.empty() && std::find(note.choices.begin(), note.choices.end(), word) == note.choices.end()) {
+      throw usage_error("{}: expected one of {}, got {}{}", where, fmt::join(note.choices, ", "), word,
+                        suggestion(word, note.choices));
+    }
+    *std::get<std::string*>(option.target) = word;
+  }
+}
+
+void OptionTable::set_all(const Json& values, const std::string& where, bool keep_given) {
+  for (const auto& [key, value] : values.items()) {
+    if (value.is_object()) {  // a section
+      set_all(value, where, keep_given);
+      continue;
+    }
+    const std::string place = fmt::format("{}: {}", where, key);
+    Option* option = find(key);
+    if (option == nullptr) {
+      std::vector<std::string> names;
+      for (const Option& known : options_) names.push_back(known.name);
+      throw usage_error("{}: no option has this name{}", place, suggestion(with(key, '-', '_'), names));
+    }
+    if (keep_given && option->given) continue;
+    set(*option, words_of(value, place), place);
+    option->given = true;
+  }
+}
+
+void OptionTable::load_config(const fs::path& path) {
+  const std::string text = read_file(path), where = path.string();
+  if (path.extension() != ".json") return set_all(parse_toml(text, where), where, /*keep_given=*/true);
+  const Json values = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!values.is_object()) throw usage_error("{}: expected a JSON object of options", where);
+  set_all(values, where, /*keep_given=*/true);
+}
+
+void OptionTable::restore(const Json& record, const std::string& where) {
+  set_all(record, where, /*keep_given=*/false);
+  for (Option& option : options_) option.given = false;
+}
+
+Json OptionTable::record() const {
+  Json record = Json::object();
+  for (const Option& option : options_) record[option.name] = option.value();
+  return record;
+}
+
+void OptionTable::check_task(const std::string& task) const {
+  for (const Option& option : options_) {
+    if (option.given && !option.note.task.empty() && option.note.task != task) {
+      throw usage_error("{}: is for the task {}, and the task is {}; leave it out, or choose --task {}", option.name,
+                        option.note.task, task, option.note.task);
+    }
+  }
+}
+
+}  // namespace strata

@@ -1,0 +1,67 @@
+// Options declared once. One declaration gives the command-line flag, its help and default, the key in TOML and JSON
+// config files, and the entry in the record of a run.
+#pragma once
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "util/file.h"
+
+namespace strata {
+
+using Json = nlohmann::ordered_json;
+
+struct OptionNote {
+  std::string help;
+  std::vector<std::string> choices = {};  // of a word; anything else is refused
+  double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
+  std::string task = {};  // the only task it is for; all of them otherwise
+};
+
+struct Option {
+  using Target = std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*>;
+
+  std::string name;  // "batch_size": the key in files; the flag is --batch-size
+  Target target;
+  OptionNote note;
+  std::string group;
+  bool given = false;  // on the command line or in a file
+
+  std::string flag() const;
+  std::string type_name() const;
+  Json value() const;
+};
+
+class OptionTable {
+ public:
+  void begin_group(std::string title) { group_ = std::move(title); }
+  void add(std::string name, Option::Target target, OptionNote note);
+
+  // Sets an option from words. `where` begins the message of a refusal: "--batch-size", "my.toml: batch_size".
+  void set(Option& option, const std::vector<std::string>& words, const std::string& where);
+  // Sets those options of a TOML or JSON file that the command line has not given already. Sections only group.
+  void load_config(const fs::path& path);
+  // Sets everything from a record; names it does not know are errors.
+  void restore(const Json& record, const std::string& where);
+
+  Option* find(const std::string& name);  // dashes and underscores are the same; null if there is none
+  std::vector<Option>& options() { return options_; }
+  Json record() const;
+
+  // Refuses options that were given and are for another task.
+  void check_task(const std::string& task) const;
+
+ private:
+  void set_all(const Json& values, const std::string& where, bool keep_given);
+
+  std::vector<Option> options_;
+  std::string group_;
+};
+
+// The name among `known` that is closest to `name`, as " (did you mean x?)"; empty when none is near.
+std::string suggestion(const std::string& name, const std::vector<std::string>& known);
+
+}  // namespace strata
