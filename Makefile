@@ -16,8 +16,8 @@ build: setup ## Build everything into build/release
 	@cmake --preset release $(CMAKE_FLAGS) > /dev/null
 	@cmake --build --preset release -j $(JOBS)
 
-demo: build ## Compare HKT with flat attention on a small causal problem
-	@build/release/bin/strata_demo
+demo: build ## Train flat, HKT and HSA attention on ListOps over three seeds and compare them
+	@build/release/bin/strata compare --config configs/demo.toml --folder build/demo
 
 test: setup core asan ## Build and run all tests, also without torch and under sanitizers
 	@cmake --preset release -DSTRATA_WERROR=ON $(CMAKE_FLAGS) > /dev/null
@@ -25,8 +25,7 @@ test: setup core asan ## Build and run all tests, also without torch and under s
 	@ctest --preset release
 
 bench: build ## Measure the figures; prints a table and writes build/bench.json
-	@build/release/bin/hkt_bench --json build/bench.json --build-times build/build_times.json
-	@build/release/bin/hsa_bench --json build/bench.json
+	@build/release/bin/strata bench --json build/bench.json --build-times build/build_times.json
 
 build-times: setup ## Time clean builds of the core and of everything, for `make bench` to report
 	@tools/build_times.sh build/build_times.json $(JOBS)

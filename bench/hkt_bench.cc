@@ -1,6 +1,4 @@
 // The figures of HKT on the CPU, as ratios taken side by side in one run (docs/PERFORMANCE.md says what each means).
-//
-//   hkt_bench [--json FILE] [--build-times FILE] [--threads N] [--rounds N]
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -126,17 +124,12 @@ std::vector<Figure> measure(int threads, int rounds) {
 }
 
 }  // namespace
-}  // namespace strata::bench
 
-int main(int argc, char** argv) try {
-  using namespace strata::bench;
-  const Arguments arguments = parse_arguments(argc, argv, "hkt_bench");
+std::vector<Figure> hkt_figures(const Arguments& arguments) {
   std::printf("HKT on the CPU: float32, 1 x %ld heads x %ld tokens x %ld, %d threads, %s, median of %d rounds\n",
               static_cast<long>(kHeads), static_cast<long>(kTokens), static_cast<long>(kHeadSize), arguments.threads,
-              strata::isa_name(strata::current_isa()), arguments.rounds);
-  report(measure(arguments.threads, arguments.rounds), arguments);
-  return 0;
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "hkt_bench: %s\n", error.what());
-  return 1;
+              isa_name(current_isa()), arguments.rounds);
+  return measure(arguments.threads, arguments.rounds);
 }
+
+}  // namespace strata::bench

@@ -182,17 +182,11 @@ std::vector<Figure> measure(const Arguments& arguments) {
 }
 
 }  // namespace
-}  // namespace strata::bench
 
-int main(int argc, char** argv) try {
-  using namespace strata::bench;
-  const Arguments arguments = parse_arguments(argc, argv, "hsa_bench");
+std::vector<Figure> hsa_figures(const Arguments& arguments) {
   std::printf("HSA on the CPU: float32, %ld heads of %ld, branching %ld, %d threads, %s\n", static_cast<long>(kHeads),
-              static_cast<long>(kHeadSize), static_cast<long>(kBranching), arguments.threads,
-              strata::isa_name(strata::current_isa()));
-  report(measure(arguments), arguments);
-  return 0;
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "hsa_bench: %s\n", error.what());
-  return 1;
+              static_cast<long>(kHeadSize), static_cast<long>(kBranching), arguments.threads, isa_name(current_isa()));
+  return measure(arguments);
 }
+
+}  // namespace strata::bench

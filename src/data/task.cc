@@ -137,6 +137,17 @@ TaskData load_task(const DataConfig& given) {
   return data;
 }
 
+std::vector<std::string> describe_problems(const TaskData& data) {
+  std::vector<std::string> problems;
+  const std::pair<const char*, const Dataset*> splits[] = {
+      {"training", &data.train}, {"validation", &data.valid}, {"test", &data.test}};
+  for (const auto& [name, split] : splits) {
+    if (split->bad == 0) continue;
+    problems.push_back(fmt::format("{} unusable {} rows were left out, for example: {}", split->bad, name, split->problems.front()));
+  }
+  return problems;
+}
+
 std::vector<Token> encode_input(const std::string& task, const std::string& input, int64_t length) {
   std::vector<Token> tokens;
   if (task == "listops") {

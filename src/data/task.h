@@ -27,6 +27,9 @@ const Task& find_task(const std::string& name);  // throws a usage error
 // rows as asked, and checks that something is left. Throws data and usage errors.
 TaskData load_task(const DataConfig& config);
 
+// Rows that were left out, in words, one line per split; empty when there are none.
+std::vector<std::string> describe_problems(const TaskData& data);
+
 // What a user types or a file holds, as tokens: words of an expression, bytes of a text, pixels of an image. Longer inputs
 // are cut at `length`.
 std::vector<Token> encode_input(const std::string& task, const std::string& input, int64_t length);

@@ -1,0 +1,17 @@
+// The subcommands of strata, one file each. Each adds itself to the application; its callback does the work and throws
+// Error when it cannot.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace strata {
+
+void add_data_command(CLI::App& app);
+void add_train_command(CLI::App& app);
+void add_compare_command(CLI::App& app);
+void add_eval_command(CLI::App& app);
+void add_predict_command(CLI::App& app);
+void add_info_command(CLI::App& app);
+void add_bench_command(CLI::App& app);
+
+}  // namespace strata

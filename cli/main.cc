@@ -1,0 +1,66 @@
+// strata: data, models, training, comparing. One file per subcommand; this one parses, and turns errors into exit codes.
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <iostream>
+
+#include "commands.h"
+#include "util/error.h"
+
+namespace {
+
+constexpr const char* kIntroduction =
+    "Strata: hierarchical, multi-scale attention. Prepares data, trains flat, HKT and HSA models,\n"
+    "compares them over seeds with significance tests, and predicts.";
+
+constexpr const char* kFooter =
+    "Start here:\n"
+    "  strata compare                          flat, HKT and HSA on ListOps, three seeds, a table\n"
+    "  strata train --attention hkt            one model\n"
+    "  strata predict runs/listops-hkt-seed1 \"[MAX 2 [MIN 4 7 ] 0 ]\"\n"
+    "  strata COMMAND --help                   options and examples of a command\n"
+    "\n"
+    "Exit codes: 0 done; 1 failure; 2 wrong command line or config; 3 data cannot be had or read;\n"
+    "4 output or checkpoint cannot be used; 130 interrupted, saved.";
+
+int fail(strata::ExitCode code, const std::string& message) {
+  std::cerr << "strata: " << message << "\n";
+  return static_cast<int>(code);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using strata::ExitCode;
+  CLI::App app(kIntroduction, "strata");
+  app.footer(kFooter);
+  app.set_version_flag("--version", "strata " STRATA_VERSION);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(44);
+  strata::add_data_command(app);
+  strata::add_train_command(app);
+  strata::add_compare_command(app);
+  strata::add_eval_command(app);
+  strata::add_predict_command(app);
+  strata::add_info_command(app);
+  strata::add_bench_command(app);
+  if (argc == 1) {
+    std::cout << app.help();
+    return 0;
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return fail(ExitCode::kUsage, fmt::format("{}\nTry strata --help.", error.what()));
+  } catch (const strata::Error& error) {
+    return fail(error.code(), error.what());
+  } catch (const c10::Error& error) {
+    return fail(ExitCode::kFailure, error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    return fail(ExitCode::kFailure, "out of memory; try a smaller --batch or --length");
+  } catch (const std::exception& error) {
+    return fail(ExitCode::kFailure, error.what());
+  }
+  return 0;
+}

@@ -1,0 +1,78 @@
+#include <fmt/format.h>
+
+#include "bind.h"
+#include "commands.h"
+#include "train/interrupt.h"
+#include "train/progress.h"
+#include "train/trainer.h"
+#include "util/error.h"
+
+namespace strata {
+namespace {
+
+struct State {
+  RunConfig run;
+  OptionTable table;
+  std::string config, folder, resume;
+  bool quiet = false, json = false;
+};
+
+void report(const Json& result, const fs::path& folder) {
+  const Json& test = result.at("test");
+  fmt::print("{}, {} attention, seed {}: test accuracy {:.2f}%, loss {:.4f} on {} rows\n", result.at("task").get<std::string>(),
+             result.at("attention").get<std::string>(), result.at("seed").get<int64_t>(), 100 * test.at("accuracy").get<double>(),
+             test.at("loss").get<double>(), test.at("rows").get<int64_t>());
+  fmt::print("{} steps in {} ({:.1f} ms a step), {} parameters; best at step {}\n", result.at("steps").get<int64_t>(),
+             duration(result.at("train_seconds")), result.at("step_milliseconds").get<double>(),
+             result.at("parameters").get<int64_t>(), result.at("best_step").get<int64_t>());
+  fmt::print("written to {}\n", folder.string());
+}
+
+void run(State& state) {
+  if (!state.resume.empty()) {
+    for (const Option& option : state.table.options()) {
+      if (option.given) throw usage_error("{}: a resumed run keeps its options; leave it out, or start a new run", option.flag());
+    }
+    if (!state.config.empty()) throw usage_error("--config: a resumed run keeps its options");
+    state.folder = state.resume;
+    state.run = read_run_config({state.resume});
+  } else {
+    apply_config(state.table, state.config);
+  }
+  if (state.folder.empty()) {
+    state.folder = fmt::format("runs/{}-{}-seed{}", state.run.data.task, state.run.model.attention, state.run.train.seed);
+  }
+  watch_for_interrupts();
+  const Json result = train(state.run, {state.folder}, !state.resume.empty(), state.quiet);
+  if (state.json) {
+    fmt::print("{}\n", result.dump());
+  } else {
+    report(result, state.folder);
+  }
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app) {
+  auto state = std::make_shared<State>();
+  CLI::App* command = app.add_subcommand("train", "Train one model on one task");
+  declare(state->table, state->run);
+  bind_options(*command, state->table);
+  bind_config(*command, state->config);
+  command->add_option("--folder", state->folder, "Where the run is kept; runs/TASK-ATTENTION-seedSEED if not given")->type_name("FOLDER");
+  command->add_option("--resume", state->resume, "Go on with the run in this folder, to the same bits")->type_name("FOLDER");
+  command->add_flag("--quiet", state->quiet, "No progress");
+  command->add_flag("--json", state->json, "Print the result as JSON");
+  command->footer(
+      examples("  strata train --attention hsa --seed 2\n"
+               "  strata train --task imdb --length 1024 --model-size 128 --epochs 8 --attention hkt\n"
+               "  strata train --task table --data reviews.csv --label-column stars --text-column review\n"
+               "  strata train --task text --data book.txt --attention hkt --length 512\n"
+               "  strata train --resume runs/imdb-hkt-seed1"));
+  command->callback([state, command] {
+    refuse_extras(*command);
+    run(*state);
+  });
+}
+
+}  // namespace strata

@@ -1,0 +1,34 @@
+// The attentions a sequence model can be made of, by name. docs/ADD_AN_ATTENTION.md says how to add one.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/model_config.h"
+
+namespace strata {
+
+struct ModelInput {
+  torch::Tensor tokens;              // (B, T) int64, 0 is padding on the right
+  torch::Tensor lengths;             // (B) int64
+  std::vector<torch::Tensor> trees;  // one per row, as encode_tree gives them; HSA on trees only
+};
+
+struct AttentionModule {
+  std::shared_ptr<torch::nn::Module> module;
+  // (B, T, model) to (B, T, model); padding rows may hold anything finite.
+  std::function<torch::Tensor(const torch::Tensor& x, const ModelInput& input)> forward;
+};
+using AttentionMaker = std::function<AttentionModule(const ModelConfig& config, const ModelShape& shape)>;
+
+// Causal where the shape is a language model's. Throws c10::Error for options that do not fit.
+AttentionModule make_attention(const ModelConfig& config, const ModelShape& shape);
+
+// Whether rows need trees.
+bool wants_trees(const ModelConfig& config, const ModelShape& shape);
+
+}  // namespace strata

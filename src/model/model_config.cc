@@ -1,0 +1,43 @@
+#include "model/model_config.h"
+
+namespace strata {
+
+void declare(OptionTable& table, ModelConfig& c) {
+  table.begin_group("Model");
+  table.add("attention", &c.attention, {.help = "Which attention", .choices = {"flat", "hkt", "hsa"}});
+  table.add("layers", &c.layers, {.help = "Transformer blocks", .min = 1, .max = 1000});
+  table.add("model_size", &c.model_size, {.help = "Channels", .min = 1});
+  table.add("heads", &c.heads, {.help = "Attention heads", .min = 1});
+  table.add("ffn", &c.ffn, {.help = "Width of the feed-forward layers, times the model size", .min = 1});
+  table.add("positions", &c.positions,
+            {.help = "Position embeddings added to the tokens", .choices = {"learned", "sinusoidal", "none"}});
+  table.add("pooling", &c.pooling, {.help = "What the classifier reads", .choices = {"mean", "first"}});
+  table.add("dropout", &c.dropout, {.help = "Dropout after embedding, attention and feed-forward", .min = 0, .max = 0.99});
+  table.begin_group("HKT attention");
+  table.add("levels", &c.levels, {.help = "Resolutions; 1 is flat attention", .min = 1, .max = 5});
+  table.add("taps", &c.taps, {.help = "Taps of each causal filter", .min = 1, .max = 64});
+  table.add("filters", &c.filters, {.help = "One weight per channel, or full matrices", .choices = {"depthwise", "dense"}});
+  table.add("projections", &c.projections,
+            {.help = "One pair of query and key projections for all levels, or one per level", .choices = {"shared", "per-level"}});
+  table.add("input_filter", &c.input_filter, {.help = "A stride-1 causal filter in front of everything"});
+  table.add("psd", &c.psd, {.help = "Keys made from queries, so that the symmetrised kernel is PSD"});
+  table.begin_group("HSA attention");
+  table.add("tree", &c.tree,
+            {.help = "Tree over the tokens; task: what the task's data has",
+             .choices = {"task", "brackets", "text", "quadtree", "balanced", "star"}});
+  table.add("branching", &c.branching, {.help = "Children of a family at most", .min = 2, .max = 64});
+  table.add("sibling_positions", &c.sibling_positions,
+            {.help = "Position terms between siblings", .choices = {"bias", "learned", "sinusoidal", "none"}});
+  table.add("normalize", &c.normalize, {.help = "LayerNorm on queries and keys, as in the paper"});
+}
+
+void declare(OptionTable& table, ModelShape& s) {
+  table.add("vocabulary", &s.vocabulary, {.help = "Tokens", .min = 1});
+  table.add("outputs", &s.outputs, {.help = "Classes, or the vocabulary", .min = 1});
+  table.add("length", &s.length, {.help = "Tokens a row at most", .min = 1});
+  table.add("next_token", &s.next_token, {.help = "A causal language model"});
+  table.add("tables", &s.tables, {.help = "Sibling position tables", .min = 1});
+  table.add("places", &s.places, {.help = "Places in each", .min = 1});
+}
+
+}  // namespace strata

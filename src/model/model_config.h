@@ -1,0 +1,37 @@
+// What a sequence model is made of: its options, and the shape its task gives it.
+#pragma once
+
+#include <string>
+
+#include "util/options.h"
+
+namespace strata {
+
+struct ModelConfig {
+  std::string attention = "hkt";
+  int64_t layers = 2, model_size = 64, heads = 4, ffn = 4;
+  std::string positions = "learned", pooling = "mean";
+  double dropout = 0.1;
+  // HKT
+  int64_t levels = 3, taps = 3;
+  std::string filters = "depthwise", projections = "shared";
+  bool input_filter = false, psd = false;
+  // HSA
+  std::string tree = "task";
+  int64_t branching = 16;
+  std::string sibling_positions = "bias";
+  bool normalize = false;
+};
+
+struct ModelShape {
+  int64_t vocabulary = 0;
+  int64_t outputs = 0;    // classes, or the vocabulary again for a language model
+  int64_t length = 0;     // tokens at most
+  bool next_token = false;
+  int64_t tables = 1, places = 16;  // of HSA's sibling positions
+};
+
+void declare(OptionTable& table, ModelConfig& config);
+void declare(OptionTable& table, ModelShape& shape);  // never on a command line: for the record in a checkpoint
+
+}  // namespace strata

@@ -1,0 +1,76 @@
+#include "model/sequence_model.h"
+
+#include <cmath>
+
+namespace strata {
+
+using torch::Tensor;
+
+Tensor sinusoidal_embedding(int64_t length, int64_t size) {
+  const Tensor place = torch::arange(length, torch::kFloat).unsqueeze(1);
+  const Tensor wave = torch::exp(torch::arange((size + 1) / 2, torch::kFloat) * (-2.0 * std::log(10000.0) / static_cast<double>(size)));
+  return torch::stack({torch::sin(place * wave), torch::cos(place * wave)}, -1).flatten(1).narrow(1, 0, size).contiguous();
+}
+
+SequenceModelImpl::SequenceModelImpl(const ModelConfig& config_, const ModelShape& shape_, const AttentionMaker& attention)
+    : config(config_), shape(shape_) {
+  constexpr double kPositionNoise = 0.02;
+  const int64_t size = config.model_size;
+  embedding_ = register_module("embedding", torch::nn::Embedding(shape.vocabulary, size));
+  if (config.positions == "learned") {
+    positions_ = register_parameter("positions", kPositionNoise * torch::randn({shape.length, size}));
+  } else if (config.positions == "sinusoidal") {
+    positions_ = sinusoidal_embedding(shape.length, size);
+  }
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const std::string prefix = "layer_" + std::to_string(layer) + "_";
+    auto norm = [&](const std::string& name) {
+      return register_module(prefix + name, torch::nn::LayerNorm(torch::nn::LayerNormOptions({size})));
+    };
+    Block block;
+    block.attention_norm = norm("attention_norm");
+    block.attention = attention(config, shape);
+    register_module(prefix + "attention", block.attention.module);
+    block.ffn_norm = norm("ffn_norm");
+    block.widen = register_module(prefix + "widen", torch::nn::Linear(size, config.ffn * size));
+    block.narrow = register_module(prefix + "narrow", torch::nn::Linear(config.ffn * size, size));
+    blocks_.push_back(std::move(block));
+  }
+  norm_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({size})));
+  head_ = register_module("head", torch::nn::Linear(size, shape.outputs));
+}
+
+int64_t SequenceModelImpl::parameter_count() const {
+  int64_t count = 0;
+  for (const Tensor& parameter : parameters()) count += parameter.numel();
+  return count;
+}
+
+Tensor SequenceModelImpl::drop(const Tensor& x) const { return torch::dropout(x, config.dropout, is_training()); }
+
+Tensor SequenceModelImpl::embed(const ModelInput& input) {
+  const int64_t tokens = input.tokens.size(1);
+  TORCH_CHECK_VALUE(tokens <= shape.length, "tokens: this model reads ", shape.length, " at most, got ", tokens);
+  Tensor x = embedding_(input.tokens);
+  if (positions_.defined()) x = x + positions_.narrow(0, 0, tokens).to(x.device());
+  return drop(x);
+}
+
+Tensor SequenceModelImpl::pool(const Tensor& x, const ModelInput& input) const {
+  if (config.pooling == "first") return x.select(1, 0);
+  const Tensor place = torch::arange(x.size(1), input.lengths.options());
+  const Tensor real = (place.unsqueeze(0) < input.lengths.unsqueeze(1)).to(x.scalar_type()).unsqueeze(-1);
+  return (x * real).sum(1) / input.lengths.clamp_min(1).to(x.scalar_type()).unsqueeze(-1);
+}
+
+Tensor SequenceModelImpl::forward(const ModelInput& input) {
+  Tensor x = embed(input);
+  for (Block& block : blocks_) {
+    x = x + drop(block.attention.forward(block.attention_norm(x), input));
+    x = x + drop(block.narrow(torch::gelu(block.widen(block.ffn_norm(x)))));
+  }
+  x = norm_(x);
+  return head_(shape.next_token ? x : pool(x, input));
+}
+
+}  // namespace strata

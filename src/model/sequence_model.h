@@ -1,0 +1,50 @@
+// A pre-norm transformer over tokens: a classifier of whole rows, or a causal language model.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <vector>
+
+#include "model/attention.h"
+
+namespace strata {
+
+//   x_0 = embed(tokens) + positions
+//   x'  = x + attention(norm(x)),   x'' = x' + W_2 gelu(W_1 norm(x'))        for every block
+//   outputs = head(pool(norm(x)))   or, of a language model, head(norm(x)) at every token
+class SequenceModelImpl : public torch::nn::Module {
+ public:
+  // `attention` makes the attention of each block; another maker than ours serves comparisons.
+  SequenceModelImpl(const ModelConfig& config, const ModelShape& shape, const AttentionMaker& attention = make_attention);
+
+  // (B, classes), or (B, T, vocabulary) of a language model.
+  torch::Tensor forward(const ModelInput& input);
+
+  int64_t parameter_count() const;
+
+  const ModelConfig config;
+  const ModelShape shape;
+
+ private:
+  struct Block {
+    torch::nn::LayerNorm attention_norm{nullptr}, ffn_norm{nullptr};
+    AttentionModule attention;
+    torch::nn::Linear widen{nullptr}, narrow{nullptr};
+  };
+
+  torch::Tensor embed(const ModelInput& input);
+  torch::Tensor pool(const torch::Tensor& x, const ModelInput& input) const;
+  torch::Tensor drop(const torch::Tensor& x) const;
+
+  torch::nn::Embedding embedding_{nullptr};
+  torch::Tensor positions_;  // (length, model): a parameter, a constant, or undefined
+  std::vector<Block> blocks_;
+  torch::nn::LayerNorm norm_{nullptr};
+  torch::nn::Linear head_{nullptr};
+};
+TORCH_MODULE(SequenceModel);
+
+// The ordinary sinusoids of Vaswani et al. 2017: (length, size).
+torch::Tensor sinusoidal_embedding(int64_t length, int64_t size);
+
+}  // namespace strata

@@ -1,0 +1,42 @@
+// Models and training states on disk. A model file is a safetensors file whose header carries everything needed to use it.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <string>
+#include <vector>
+
+#include "model/safetensors.h"
+#include "model/sequence_model.h"
+#include "train/config.h"
+
+namespace strata {
+
+// What stands in the header beside the weights.
+struct ModelCard {
+  ModelConfig config;
+  ModelShape shape;
+  std::string task;
+  std::string tree;                 // kind of tree its rows have
+  std::vector<std::string> labels;  // of its classes
+
+  Json to_json() const;
+  static ModelCard from_json(const Json& json, const std::string& where);
+};
+
+struct LoadedModel {
+  ModelCard card;
+  SequenceModel model{nullptr};
+};
+
+void save_model(const fs::path& path, const SequenceModel& model, const ModelCard& card);
+// A model file, or a run's folder, whose best model is taken. Throws output errors.
+LoadedModel load_model(const fs::path& path);
+
+// Everything a run needs to go on to the same bits: weights, AdamW's moments, and the counters in `state`. One file, put in
+// place by a rename, so that it is always whole.
+void save_training(const fs::path& path, const SequenceModel& model, torch::optim::AdamW& optimizer, const ModelCard& card,
+                   const Json& state);
+Json load_training(const fs::path& path, SequenceModel& model, torch::optim::AdamW& optimizer, const ModelCard& card);
+
+}  // namespace strata

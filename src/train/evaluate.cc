@@ -1,0 +1,65 @@
+#include "train/evaluate.h"
+
+#include "torch/compat.h"
+#include "torch/hsa_op.h"
+#include "train/interrupt.h"
+#include "util/error.h"
+
+namespace strata {
+
+using torch::Tensor;
+
+std::shared_ptr<TreeMaker> tree_maker(const ModelCard& card) {
+  if (!wants_trees(card.config, card.shape)) return nullptr;
+  return std::make_shared<TreeMaker>(card.tree, card.config.branching);
+}
+
+ModelInput to_input(const Batch& batch, torch::Device device) {
+  ModelInput input;
+  input.tokens = torch::tensor(batch.tokens, torch::kLong).view({batch.rows, batch.width}).to(device);
+  input.lengths = torch::tensor(batch.lengths, torch::kLong).to(device);
+  for (const auto& tree : batch.trees) input.trees.push_back(encode_tree(*tree));
+  return input;
+}
+
+Tensor to_targets(const Batch& batch, torch::Device device) { return torch::tensor(batch.targets, torch::kLong).to(device); }
+
+Loss loss_of(const Tensor& outputs, const Batch& batch, double label_smoothing) {
+  namespace F = torch::nn::functional;
+  const Tensor targets = to_targets(batch, outputs.device());
+  const Tensor flat = outputs.reshape({targets.size(0), -1}).to(torch::kFloat);
+  Loss loss;
+  loss.mean = F::cross_entropy(flat, targets, F::CrossEntropyFuncOptions().ignore_index(-1).label_smoothing(label_smoothing));
+  loss.correct = flat.detach().argmax(-1).eq(targets).sum();
+  for (const int64_t target : batch.targets) loss.counted += target >= 0;
+  return loss;
+}
+
+Json Evaluation::to_json() const { return {{"loss", loss}, {"accuracy", accuracy}, {"rows", rows}}; }
+
+Evaluation evaluate(SequenceModel& model, const ModelCard& card, const Dataset& data, const EvaluateOptions& options) {
+  torch::NoGradGuard no_grad;
+  const bool was_training = model->is_training();
+  model->eval();
+  const torch::Device device = model->parameters()[0].device();
+  LoaderOptions order;
+  order.batch = options.batch;
+  order.goal = card.shape.next_token ? Goal::kNextToken : Goal::kClassify;
+  order.trees = tree_maker(card);
+  Loader loader(data, order);
+  Tensor loss_sum = torch::zeros({}, torch::TensorOptions(torch::kDouble).device(device)), correct = loss_sum.clone();
+  int64_t counted = 0;
+  Batch batch;
+  while (loader.next(batch)) {
+    const AutocastGuard autocast(options.bf16, device.type());
+    const Loss loss = loss_of(model->forward(to_input(batch, device)), batch, 0.0);
+    loss_sum += loss.mean.to(torch::kDouble) * loss.counted;
+    correct += loss.correct;
+    counted += loss.counted;
+  }
+  model->train(was_training);
+  const auto count = static_cast<double>(std::max<int64_t>(counted, 1));
+  return {loss_sum.item<double>() / count, correct.item<double>() / count, data.size()};
+}
+
+}  // namespace strata

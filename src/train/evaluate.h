@@ -1,0 +1,40 @@
+// Running a model over a split.
+#pragma once
+
+#include <torch/torch.h>
+
+#include "data/loader.h"
+#include "model/sequence_model.h"
+#include "train/checkpoint.h"
+
+namespace strata {
+
+// A batch as the model reads it, on its device.
+ModelInput to_input(const Batch& batch, torch::Device device);
+torch::Tensor to_targets(const Batch& batch, torch::Device device);
+
+// What the outputs cost against the targets, in nats, and how many of them are right. Targets of -1 do not count.
+struct Loss {
+  torch::Tensor mean;     // with the gradient
+  torch::Tensor correct;  // a count
+  int64_t counted = 0;
+};
+Loss loss_of(const torch::Tensor& outputs, const Batch& batch, double label_smoothing);
+
+struct Evaluation {
+  double loss = 0;      // nats per row, or per token of a language model
+  double accuracy = 0;  // share of rows, or of tokens
+  int64_t rows = 0;
+  Json to_json() const;
+};
+
+struct EvaluateOptions {
+  int64_t batch = 128;
+  bool bf16 = false;
+};
+Evaluation evaluate(SequenceModel& model, const ModelCard& card, const Dataset& data, const EvaluateOptions& options);
+
+// The trees of a model's rows; none when its attention wants none.
+std::shared_ptr<TreeMaker> tree_maker(const ModelCard& card);
+
+}  // namespace strata

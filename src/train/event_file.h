@@ -1,0 +1,26 @@
+// TensorBoard event files: scalars only.
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+#include "util/file.h"
+
+namespace strata {
+
+class EventFile {
+ public:
+  explicit EventFile(const fs::path& folder);  // a new file in it; throws an output error
+  void add(const std::string& tag, int64_t step, double value);
+
+ private:
+  void write_record(const std::string& event);
+  fs::path path_;
+  std::ofstream out_;
+};
+
+// CRC-32C (Castagnoli), which the records carry.
+uint32_t crc32c(std::string_view bytes);
+
+}  // namespace strata

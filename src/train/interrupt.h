@@ -1,0 +1,9 @@
+// Ctrl-C and SIGTERM: the first asks a run to save and stop, the second stops it at once.
+#pragma once
+
+namespace strata {
+
+void watch_for_interrupts();
+bool interrupted();
+
+}  // namespace strata

@@ -1,0 +1,39 @@
+#include "train/metrics.h"
+
+#include "data/lines.h"
+#include "util/error.h"
+
+namespace strata {
+
+std::vector<Json> read_metrics(const fs::path& folder) {
+  std::vector<Json> lines;
+  const fs::path path = folder / "metrics.jsonl";
+  if (!fs::exists(path)) return lines;
+  for_each_line(read_file(path), [&](std::string_view text, int64_t) {
+    Json line = Json::parse(text, nullptr, false);
+    if (line.is_object()) lines.push_back(std::move(line));
+  });
+  return lines;
+}
+
+MetricsLog::MetricsLog(const fs::path& folder, int64_t last_step, bool tensorboard) : path_(folder / "metrics.jsonl") {
+  std::string kept;
+  for (const Json& line : read_metrics(folder)) {
+    if (line.value("step", int64_t{0}) <= last_step) kept += line.dump() + "\n";
+  }
+  write_file(path_, kept);
+  out_.open(path_, std::ios::app);
+  if (tensorboard) events_ = std::make_unique<EventFile>(folder / "tensorboard");
+}
+
+void MetricsLog::add(const Json& line) {
+  out_ << line.dump() << std::endl;
+  if (!out_) throw output_error("{}: cannot be written; is the disk full?", path_.string());
+  if (events_ == nullptr) return;
+  const auto kind = line.at("kind").get<std::string>();
+  for (const auto& [key, value] : line.items()) {
+    if (value.is_number() && key != "step") events_->add(kind + "/" + key, line.at("step"), value);
+  }
+}
+
+}  // namespace strata

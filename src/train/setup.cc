@@ -1,0 +1,83 @@
+#include "train/setup.h"
+
+#include "data/task.h"
+#include "data/trees.h"
+#include "strata/cpu.h"
+#include "train/evaluate.h"
+#include "util/error.h"
+
+namespace strata {
+
+ModelCard make_card(const RunConfig& config, const TaskData& data) {
+  ModelCard card;
+  card.config = config.model;
+  card.task = data.task;
+  card.labels = data.labels;
+  card.tree = config.model.tree == "task" ? find_task(data.task).tree : config.model.tree;
+  const bool bytes = data.task != "listops";
+  if ((card.tree == "text" && !bytes) || (card.tree == "brackets" && bytes) || (card.tree == "quadtree" && data.task != "cifar10")) {
+    throw usage_error("tree: the rows of {} have no {} structure; choose task, balanced or star", data.task, card.tree);
+  }
+  card.shape.vocabulary = data.vocabulary;
+  card.shape.next_token = data.goal == Goal::kNextToken;
+  card.shape.outputs = card.shape.next_token ? data.vocabulary : static_cast<int64_t>(data.labels.size());
+  card.shape.length = data.length;
+  const TreeMaker trees(card.tree, config.model.branching);
+  card.shape.tables = trees.position_tables();
+  card.shape.places = trees.position_places();
+  return card;
+}
+
+SequenceModel make_model(const ModelCard& card) {
+  try {
+    return SequenceModel(card.config, card.shape);
+  } catch (const c10::Error& error) {
+    throw usage_error("model: {}", error.what_without_backtrace());
+  }
+}
+
+torch::Device device_of(const TrainConfig& config) {
+  if (config.device == "cuda") {
+    throw usage_error("device: this build has no CUDA kernels; use --device cpu");
+  }
+  return {torch::kCPU};
+}
+
+void set_threads(int64_t threads) {
+  if (threads > 0) torch::set_num_threads(static_cast<int>(threads));
+}
+
+double score_ratio(const ModelCard& card, const TaskData& data) {
+  const int64_t T = data.length;
+  double cost = 0, flat = 0;
+  if (card.config.attention == "hkt") {
+    for (int64_t l = 0; l < card.config.levels; ++l) {
+      const auto tokens = static_cast<double>((T + (int64_t{1} << l) - 1) >> l);
+      cost += tokens * tokens;
+    }
+    return cost / (static_cast<double>(T) * static_cast<double>(T));
+  }
+  if (card.config.attention == "flat") return 1;
+  if (card.shape.next_token) {  // a token sees itself and, at every height, its earlier siblings: its digits in base b
+    for (int64_t t = 0; t < T; ++t) {
+      flat += static_cast<double>(t + 1);
+      cost += 1;
+      for (int64_t rest = t; rest > 0; rest /= card.config.branching) cost += static_cast<double>(rest % card.config.branching);
+    }
+    return cost / flat;
+  }
+  constexpr int64_t kSample = 256;
+  const std::shared_ptr<TreeMaker> trees = tree_maker(card);
+  for (int64_t row = 0; row < std::min(kSample, data.test.size()); ++row) {
+    const auto tokens = static_cast<double>(data.test.row(row).size());
+    cost += static_cast<double>(trees->tree(data.test.row(row))->cost());
+    flat += tokens * tokens;
+  }
+  return cost / flat;
+}
+
+Json versions() {
+  return {{"strata", STRATA_VERSION}, {"torch", TORCH_VERSION}, {"instruction_set", isa_name(current_isa())}};
+}
+
+}  // namespace strata

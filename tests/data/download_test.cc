@@ -1,0 +1,222 @@
+// Downloads from a server on this machine that fails as servers do.
+#include "data/download.h"
+
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+
+#include "data/support.h"
+
+namespace strata {
+namespace {
+
+// tests/data/range_server.py, for as long as this lives.
+class Server {
+ public:
+  // Nothing when it does not start, as without python3.
+  static std::unique_ptr<Server> start(const fs::path& folder, const fs::path& log) {
+    int to[2], from[2];
+    if (pipe(to) != 0 || pipe(from) != 0) return nullptr;
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, to[0], 0);
+    posix_spawn_file_actions_adddup2(&actions, from[1], 1);
+    for (const int end : {to[0], to[1], from[0], from[1]}) posix_spawn_file_actions_addclose(&actions, end);
+    std::string words[] = {"python3", STRATA_TEST_DATA "/range_server.py", folder.string(), log.string()};
+    char* arguments[] = {words[0].data(), words[1].data(), words[2].data(), words[3].data(), nullptr};
+    auto server = std::unique_ptr<Server>(new Server);
+    const int failed = posix_spawnp(&server->process_, "python3", &actions, nullptr, arguments, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    close(to[0]);
+    close(from[1]);
+    server->input_ = to[1];
+    if (failed != 0) server->process_ = -1;
+    for (char byte = 0; read(from[0], &byte, 1) == 1 && byte != '\n';) server->port_ += byte;
+    close(from[0]);
+    return server->port_.empty() ? nullptr : std::move(server);
+  }
+  ~Server() {
+    close(input_);  // its sign to end
+    if (process_ > 0) waitpid(process_, nullptr, 0);
+  }
+  std::string url(const std::string& path) const { return "http://127.0.0.1:" + port_ + path; }
+
+ private:
+  Server() = default;
+  pid_t process_ = -1;
+  int input_ = -1;
+  std::string port_;
+};
+
+class Downloads : public ::testing::Test {
+ protected:
+  // One server for all: starting Python takes longer than any of the tests.
+  static void SetUpTestSuite() {
+    served = new TempFolder;
+    fs::create_directory(served->path() / "files");
+    content = new std::string;
+    for (int i = 0; i < 300000; ++i) *content += static_cast<char>(int64_t{i} * i % 253);
+    served->write("files/data.bin", *content);
+    server = Server::start(served->path() / "files", log_path()).release();
+  }
+  static void TearDownTestSuite() {
+    delete server;
+    delete content;
+    delete served;
+  }
+  void SetUp() override {
+    if (file_digest(served->path() / "files/data.bin", "md5").empty()) GTEST_SKIP() << "this build has no downloads";
+    if (server == nullptr) GTEST_SKIP() << "there is no python3 to run the server of this test";
+    fs::remove(log_path());
+  }
+
+  static fs::path log_path() { return served->path() / "log"; }
+  std::vector<std::string> requests() const {
+    std::vector<std::string> lines;
+    std::ifstream in(log_path());
+    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    return lines;
+  }
+  fs::path target() const { return folder.path() / "data.bin"; }
+  fs::path part() const { return folder.path() / "data.bin.part"; }
+
+  // "" when it went well.
+  std::string fetch(const std::string& path, const std::string& digest = kSha) {
+    const std::string message = error_of(ExitCode::kData, [&] {
+      download({"imdb", server->url(path), digest}, target(),
+               [&](int64_t bytes, int64_t total) { last_bytes = bytes, last_total = total; });
+    });
+    return message == "no error" ? "" : message;
+  }
+
+  // By sha256sum and md5sum, over the bytes i * i mod 253 for i below 300,000.
+  static constexpr const char* kSha = "sha256:5972c1f5bb83e0b75b385cbf376730abc53afb5ee1c7ca5694f6d13f6465ba5b";
+  static constexpr const char* kMd5 = "md5:413e578a1ba94bff13195005ee580543";
+  static inline TempFolder* served = nullptr;
+  static inline std::string* content = nullptr;
+  static inline Server* server = nullptr;
+  const Environment no_proxy{"no_proxy", "*"};
+  TempFolder folder;
+  int64_t last_bytes = -1, last_total = -1;
+};
+
+TEST_F(Downloads, WholeFile) {
+  EXPECT_EQ(fetch("/data.bin"), "");
+  EXPECT_EQ(slurp(target()), *content);
+  EXPECT_FALSE(fs::exists(part()));
+  EXPECT_EQ(last_bytes, 300000);
+  EXPECT_EQ(last_total, 300000);
+  EXPECT_EQ(requests(), std::vector<std::string>{"/data.bin -"});
+  EXPECT_EQ(fetch("/moved/data.bin", kMd5), "");  // over what is there
+  EXPECT_EQ(slurp(target()), *content);
+}
+
+TEST_F(Downloads, GoesOnWhereItWasCutOff) {
+  EXPECT_SAYS(fetch("/cut/200000/data.bin"), "/cut/200000/data.bin: the download stopped (");
+  EXPECT_FALSE(fs::exists(target()));
+  EXPECT_EQ(slurp(part()), content->substr(0, 200000));
+  last_bytes = last_total = -1;
+  EXPECT_EQ(fetch("/cut/200000/data.bin"), "");
+  EXPECT_EQ(slurp(target()), *content);
+  EXPECT_FALSE(fs::exists(part()));
+  EXPECT_EQ(requests(), (std::vector<std::string>{"/cut/200000/data.bin -", "/cut/200000/data.bin bytes=200000-"}));
+  EXPECT_EQ(last_bytes, 300000);  // of the whole, not of what was left
+  EXPECT_EQ(last_total, 300000);
+}
+
+TEST_F(Downloads, TheMessageOfACutSaysHowToGoOn) {
+  const std::string message = fetch("/cut/10/data.bin");
+  EXPECT_SAYS(message, "what came is kept in " + part().string());
+  EXPECT_SAYS(message, "run the command again to go on");
+}
+
+TEST_F(Downloads, AServerThatCannotGoOnStartsAgain) {
+  folder.write("data.bin.part", "not the beginning of it");
+  EXPECT_EQ(fetch("/norange/data.bin"), "");
+  EXPECT_EQ(slurp(target()), *content);
+  EXPECT_EQ(requests(), (std::vector<std::string>{"/norange/data.bin bytes=23-", "/norange/data.bin -"}));
+}
+
+TEST_F(Downloads, APartThatIsWholeAlready) {
+  folder.write("data.bin.part", *content);
+  EXPECT_EQ(fetch("/data.bin"), "");
+  EXPECT_EQ(slurp(target()), *content);
+}
+
+TEST_F(Downloads, WrongDigest) {
+  const std::string message = fetch("/data.bin", "sha256:00ff");
+  EXPECT_SAYS(message, std::string("expected sha256 00ff, got ") + (kSha + 7));
+  EXPECT_SAYS(message, "the file was removed");
+  EXPECT_FALSE(fs::exists(target()));
+  EXPECT_FALSE(fs::exists(part()));
+  folder.write("data.bin.part", "junk");  // a part of something else is found out as well
+  EXPECT_SAYS(fetch("/data.bin"), "expected sha256");
+  EXPECT_FALSE(fs::exists(part()));
+  EXPECT_EQ(fetch("/data.bin", "none"), "");
+}
+
+TEST_F(Downloads, DigestsThatCannotBeRead) {
+  for (const char* digest : {"", "sha256", "sha1:00", "0123"}) {
+    EXPECT_SAYS(error_of(ExitCode::kUsage,
+                         [&] {
+                           download({"imdb", server->url("/data.bin"), digest}, target(), [](int64_t, int64_t) {});
+                         }),
+                "digest: expected sha256:HEX, md5:HEX or none");
+  }
+  EXPECT_TRUE(requests().empty());  // refused before anything is fetched
+}
+
+TEST_F(Downloads, NotThere) {
+  const std::string message = fetch("/none.bin");
+  EXPECT_SAYS(message, "/none.bin: the download stopped (");
+  EXPECT_SAYS(message, "404");
+  EXPECT_FALSE(fs::exists(target()));
+  std::error_code none;
+  const auto size = fs::file_size(part(), none);
+  EXPECT_TRUE(none || size == 0) << "the page of the error is no part of the file";
+}
+
+TEST_F(Downloads, NoServer) {
+  const std::string gone = "http://127.0.0.1:1/data.bin";
+  EXPECT_SAYS(error_of(ExitCode::kData,
+                       [&] {
+                         download({"imdb", gone, "none"}, target(), [](int64_t, int64_t) {});
+                       }),
+              "the download stopped (");
+  EXPECT_FALSE(fs::exists(target()));
+}
+
+TEST_F(Downloads, NoPlaceForIt) {
+  EXPECT_SAYS(
+      error_of(
+          ExitCode::kOutput,
+          [&] {
+            download({"imdb", server->url("/data.bin"), "none"}, folder.path() / "none/x", [](int64_t, int64_t) {});
+          }),
+      "cannot be written");
+}
+
+TEST(Digests, OfFiles) {
+  const TempFolder folder;
+  const fs::path path = folder.write("abc", "abc");
+  if (file_digest(path, "md5").empty()) GTEST_SKIP() << "this build has no digests";
+  EXPECT_EQ(file_digest(path, "md5"), "900150983cd24fb0d6963f7d28e17f72");
+  EXPECT_EQ(file_digest(path, "sha256"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_SAYS(error_of(ExitCode::kUsage, [&] { file_digest(path, "nothing"); }), "digest: expected sha256:HEX");
+}
+
+TEST(Sources, AreKnownTasksWithDigests) {
+  for (const DownloadSource& source : download_sources()) {
+    EXPECT_EQ(source.url.substr(0, 8), "https://") << source.task;
+    const size_t colon = source.digest.find(':');
+    EXPECT_EQ(source.digest.size() - colon - 1, source.digest.substr(0, colon) == "md5" ? 32U : 64U) << source.task;
+  }
+  EXPECT_EQ(download_sources().size(), 2U);
+}
+
+}  // namespace
+}  // namespace strata

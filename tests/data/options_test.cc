@@ -1,0 +1,248 @@
+// Options: defaults, config files, refusals, records.
+#include "util/options.h"
+
+#include <gtest/gtest.h>
+
+#include "data/config.h"
+#include "data/support.h"
+
+namespace strata {
+namespace {
+
+// One option of every type, in the place of a run's.
+struct Fields {
+  Fields() {
+    table.begin_group("First");
+    table.add("batch_size", &batch_size, {.help = "Rows a step", .min = 1, .max = 4096});
+    table.add("rate", &rate, {.help = "Step size", .min = 0});
+    table.begin_group("Second");
+    table.add("kind", &kind, {.help = "Which", .choices = {"full", "hsa", "hkt"}});
+    table.add("shuffle", &shuffle, {.help = "In random order"});
+    table.add("name", &name, {.help = "Any word"});
+    table.add("sizes", &sizes, {.help = "Some words"});
+    table.add("depth", &depth, {.help = "Of lists", .task = "listops"});
+  }
+
+  int64_t batch_size = 64, depth = 4;
+  double rate = 0.5;
+  std::string kind = "full", name;
+  bool shuffle = true;
+  std::vector<std::string> sizes = {"1", "2"};
+  OptionTable table;
+};
+
+struct Options : ::testing::Test, Fields {
+  void give(const std::string& option, const std::string& word) {  // as the command line does
+    table.set(*table.find(option), {word}, table.find(option)->flag());
+    table.find(option)->given = true;
+  }
+  std::string refusal(const std::string& option, const std::vector<std::string>& words) {
+    return error_of(ExitCode::kUsage, [&] { table.set(*table.find(option), words, table.find(option)->flag()); });
+  }
+  void load(const std::string& file, const std::string& content) { table.load_config(folder.write(file, content)); }
+  // Without the folder's name, which changes.
+  std::string load_refusal(const std::string& file, const std::string& content) {
+    const std::string message = error_of(ExitCode::kUsage, [&] { load(file, content); });
+    const size_t at = message.find(file);
+    return at == std::string::npos ? message : message.substr(at);
+  }
+  bool reads_toml() { return !contains(load_or_error("probe.toml", ""), "no toml++"); }
+  std::string load_or_error(const std::string& file, const std::string& content) {
+    try {
+      load(file, content);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  TempFolder folder;
+};
+
+TEST_F(Options, DefaultsAndNames) {
+  EXPECT_EQ(table.record().dump(),
+            R"({"batch_size":64,"rate":0.5,"kind":"full","shuffle":true,"name":"","sizes":["1","2"],"depth":4})");
+  EXPECT_EQ(table.find("batch-size"), table.find("batch_size"));
+  EXPECT_EQ(table.find("batch"), nullptr);
+  const Option& option = *table.find("batch_size");
+  EXPECT_EQ(option.flag(), "--batch-size");
+  EXPECT_EQ(option.group, "First");
+  EXPECT_EQ(table.find("kind")->group, "Second");
+  EXPECT_EQ(option.value(), Json(64));
+  EXPECT_FALSE(option.given);
+  std::string types;
+  for (const Option& each : table.options()) types += each.type_name() + " ";
+  EXPECT_EQ(types, "N X full|hsa|hkt  TEXT LIST N ");
+}
+
+TEST_F(Options, SetFromWords) {
+  give("batch_size", "4096");
+  give("rate", "1e-3");
+  give("kind", "hkt");
+  give("shuffle", "false");
+  give("name", "-1 ");
+  table.set(*table.find("sizes"), {"a", "b", "c"}, "--sizes");
+  EXPECT_EQ(batch_size, 4096);
+  EXPECT_EQ(rate, 1e-3);
+  EXPECT_EQ(kind, "hkt");
+  EXPECT_FALSE(shuffle);
+  EXPECT_EQ(name, "-1 ");
+  EXPECT_EQ(sizes, (std::vector<std::string>{"a", "b", "c"}));
+}
+
+TEST_F(Options, TypeErrors) {
+  for (const char* word : {"", "x", "1.5", "1e3", "12x", " 12", "99999999999999999999"}) {
+    EXPECT_EQ(refusal("batch_size", {word}), std::string("--batch-size: expected a whole number, got ") + word);
+  }
+  EXPECT_EQ(refusal("rate", {"fast"}), "--rate: expected a number, got fast");
+  EXPECT_EQ(refusal("shuffle", {"yes"}), "--shuffle: expected true or false, got yes");
+  EXPECT_EQ(refusal("name", {"a", "b"}), "--name: expected one value, got 2");
+  EXPECT_EQ(refusal("name", {}), "--name: expected one value, got 0");
+  EXPECT_EQ(batch_size, 64);  // a refusal changes nothing
+  EXPECT_EQ(rate, 0.5);
+}
+
+TEST_F(Options, RangeErrors) {
+  EXPECT_EQ(refusal("batch_size", {"0"}), "--batch-size: expected 1 to 4096, got 0");
+  EXPECT_EQ(refusal("batch_size", {"4097"}), "--batch-size: expected 1 to 4096, got 4097");
+  EXPECT_EQ(refusal("rate", {"-0.1"}), "--rate: expected 0 or more, got -0.1");
+  EXPECT_EQ(refusal("rate", {"nan"}), "--rate: expected 0 or more, got nan");
+  EXPECT_EQ(batch_size, 64);
+}
+
+TEST_F(Options, ChoiceErrors) {
+  EXPECT_EQ(refusal("kind", {"hta"}), "--kind: expected one of full, hsa, hkt, got hta (did you mean hsa?)");
+  EXPECT_EQ(refusal("kind", {"convolution"}), "--kind: expected one of full, hsa, hkt, got convolution");
+  EXPECT_EQ(kind, "full");
+}
+
+TEST_F(Options, Suggestions) {
+  EXPECT_EQ(suggestion("lenght", {"width", "length"}), " (did you mean length?)");
+  EXPECT_EQ(suggestion("zzzzzz", {"width", "length"}), "");
+  EXPECT_EQ(suggestion("x", {}), "");
+}
+
+// ------------------------------------------------------------------------------------------------- files
+
+TEST_F(Options, TomlWithSectionsAndComments) {
+  if (!reads_toml()) GTEST_SKIP() << "this build has no toml++";
+  load("run.toml",
+       "# a run\nrate = 1  # a whole number will do\nshuffle = false\n[model]\nkind = \"hsa\"\n"
+       "[model.inner]\nbatch-size = 8\nsizes = [3, 'x', true]\n");
+  EXPECT_EQ(rate, 1);
+  EXPECT_FALSE(shuffle);
+  EXPECT_EQ(kind, "hsa");
+  EXPECT_EQ(batch_size, 8);
+  EXPECT_EQ(sizes, (std::vector<std::string>{"3", "x", "true"}));
+  EXPECT_EQ(name, "");
+  EXPECT_TRUE(table.find("kind")->given);
+  EXPECT_FALSE(table.find("name")->given);
+}
+
+TEST_F(Options, Json) {
+  load("run.json", R"({"rate": 0.1, "training": {"batch_size": 7, "shuffle": false}, "name": "x", "sizes": []})");
+  EXPECT_EQ(rate, 0.1);
+  EXPECT_EQ(batch_size, 7);
+  EXPECT_FALSE(shuffle);
+  EXPECT_EQ(name, "x");
+  EXPECT_TRUE(sizes.empty());
+}
+
+TEST_F(Options, TheCommandLineWins) {
+  give("batch_size", "3");
+  load("run.json", R"({"batch_size": 7, "rate": 2})");
+  EXPECT_EQ(batch_size, 3);
+  EXPECT_EQ(rate, 2);
+  load("more.json", R"({"batch_size": 9, "name": "y"})");
+  EXPECT_EQ(batch_size, 3);
+  EXPECT_EQ(name, "y");
+}
+
+TEST_F(Options, FaultsOfFiles) {
+  EXPECT_EQ(load_refusal("run.json", R"({"batch_sise": 7})"),
+            "run.json: batch_sise: no option has this name (did you mean batch_size?)");
+  EXPECT_EQ(load_refusal("run.json", R"({"optimiser-momentum": 7})"),
+            "run.json: optimiser-momentum: no option has this name");
+  EXPECT_EQ(load_refusal("run.json", R"({"a": {"batch_size": 0}})"), "run.json: batch_size: expected 1 to 4096, got 0");
+  EXPECT_EQ(load_refusal("run.json", R"({"batch_size": 2.5})"),
+            "run.json: batch_size: expected a whole number, got 2.5");
+  EXPECT_EQ(load_refusal("run.json", R"({"shuffle": 1})"), "run.json: shuffle: expected true or false, got 1");
+  EXPECT_EQ(load_refusal("run.json", R"({"kind": "ful"})"),
+            "run.json: kind: expected one of full, hsa, hkt, got ful (did you mean full?)");
+  EXPECT_SAYS(load_refusal("run.json", R"({"name": null})"),
+              "run.json: name: expected a word, a number, true, false or a list");
+  EXPECT_SAYS(load_refusal("run.json", "[1]"), "run.json: expected a JSON object of options");
+  EXPECT_SAYS(load_refusal("run.json", "{\"rate\": "), "run.json: expected a JSON object of options");
+  EXPECT_SAYS(error_of(ExitCode::kData, [&] { table.load_config(folder.path() / "none.json"); }),
+              "none.json: cannot be opened");
+}
+
+TEST_F(Options, FaultsOfToml) {
+  if (!reads_toml()) GTEST_SKIP() << "this build has no toml++";
+  EXPECT_SAYS(load_refusal("run.toml", "rate = 1\nname = \n"), "run.toml: line 2: ");
+  EXPECT_EQ(load_refusal("run.toml", "[a]\nbatchsize = 1\n"),
+            "run.toml: batchsize: no option has this name (did you mean batch_size?)");
+  EXPECT_EQ(load_refusal("run.toml", "rate = \"fast\"\n"), "run.toml: rate: expected a number, got fast");
+  EXPECT_EQ(load_refusal("run.toml", "batch_size = 1.0\n"), "run.toml: batch_size: expected a whole number, got 1.0");
+}
+
+// Which file, also for what only TOML can say.
+TEST_F(Options, DatesOfTomlNameTheFile) {
+  if (!reads_toml()) GTEST_SKIP() << "this build has no toml++";
+  EXPECT_SAYS(load_refusal("run.toml", "name = 1979-05-27\n"), "run.toml: ");
+}
+
+// ------------------------------------------------------------------------------------------------- records
+
+TEST_F(Options, RecordAndRestore) {
+  give("rate", "0.1");
+  give("sizes", "8");
+  give("name", "a \"name\"\n");
+  give("shuffle", "false");
+  give("batch_size", "11");
+  const std::string record = table.record().dump(2);
+  Fields other;
+  other.kind = "hsa";
+  other.table.find("kind")->given = true;
+  other.table.restore(Json::parse(record), "run");
+  EXPECT_EQ(other.table.record().dump(2), record);
+  EXPECT_EQ(other.rate, 0.1);  // bit for bit
+  EXPECT_EQ(other.kind, "full");
+  for (const Option& option : other.table.options()) EXPECT_FALSE(option.given) << option.name;
+  EXPECT_EQ(error_of(ExitCode::kUsage,
+                     [&] {
+                       table.restore({{"ratio", 1}}, "old run");
+                     }),
+            "old run: ratio: no option has this name (did you mean rate?)");
+}
+
+TEST_F(Options, CheckTask) {
+  table.check_task("imdb");  // a default is for nobody
+  give("depth", "3");
+  table.check_task("listops");
+  EXPECT_EQ(error_of(ExitCode::kUsage, [&] { table.check_task("imdb"); }),
+            "depth: is for the task listops, and the task is imdb; leave it out, or choose --task listops");
+  give("batch_size", "3");
+  table.find("depth")->given = false;
+  table.check_task("imdb");
+}
+
+TEST(DataOptions, AreDeclaredWithTheirDefaults) {
+  DataConfig config;
+  OptionTable table;
+  declare(table, config);
+  const Json record = table.record();
+  EXPECT_EQ(record["task"], "listops");
+  EXPECT_EQ(record["valid_share"], 0.1);
+  EXPECT_EQ(record["max_args"], 5);
+  for (const Option& option : table.options()) EXPECT_FALSE(option.note.help.empty()) << option.name;
+  EXPECT_EQ(error_of(ExitCode::kUsage, [&] { table.set(*table.find("max_args"), {"1"}, "--max-args"); }),
+            "--max-args: expected 2 to 100, got 1");
+  EXPECT_SAYS(error_of(ExitCode::kUsage, [&] { table.set(*table.find("task"), {"cifar"}, "--task"); }),
+              "did you mean cifar10?");
+  table.find("label_column")->given = true;
+  EXPECT_SAYS(error_of(ExitCode::kUsage, [&] { table.check_task("imdb"); }), "label_column: is for the task table");
+}
+
+}  // namespace
+}  // namespace strata

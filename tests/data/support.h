@@ -1,0 +1,91 @@
+// What the tests of the data layer share: a folder that goes with its test, errors as words, tokens as text.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/dataset.h"
+#include "util/error.h"
+#include "util/file.h"
+
+namespace strata {
+
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string name = (fs::temp_directory_path() / "strata_test_XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder: " + name);
+    path_ = name;
+  }
+  ~TempFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+
+  const fs::path& path() const { return path_; }
+  // Writes with plain streams: the tests do not lean on the code they test.
+  fs::path write(const std::string& name, std::string_view content) const {
+    const fs::path path = path_ / name;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary).write(content.data(), static_cast<std::streamsize>(content.size()));
+    return path;
+  }
+
+ private:
+  fs::path path_;
+};
+
+inline std::string slurp(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+// An environment variable for as long as this lives; null takes it away.
+class Environment {
+ public:
+  Environment(const char* name, const char* value) : name_(name) {
+    if (const char* old = std::getenv(name)) had_ = true, old_ = old;
+    value == nullptr ? unsetenv(name) : setenv(name, value, 1);
+  }
+  ~Environment() { had_ ? setenv(name_, old_.c_str(), 1) : unsetenv(name_); }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+ private:
+  const char* name_;
+  bool had_ = false;
+  std::string old_;
+};
+
+// The message of the Error that `work` throws, whose kind must be `code`.
+template <class Work>
+std::string error_of(ExitCode code, Work&& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    EXPECT_EQ(static_cast<int>(error.code()), static_cast<int>(code)) << error.what();
+    return error.what();
+  }
+  return "no error";
+}
+
+// Byte tokens as the text they stand for.
+inline std::string text_of(std::span<const Token> tokens) {
+  std::string text;
+  for (const Token token : tokens) text += static_cast<char>(token - 1);
+  return text;
+}
+
+inline bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+// Asserts with the whole message in view.
+#define EXPECT_SAYS(message, part) EXPECT_TRUE(contains(message, part)) << "message: " << (message)
+
+}  // namespace strata
