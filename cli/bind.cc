@@ -27,7 +27,7 @@ void bind_options(CLI::App& command, OptionTable& table) {
     if (std::holds_alternative<std::vector<std::string>*>(option.target)) {
       flag->expected(1, -1);
     } else {
-      flag->expected(1);
+      flag->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     }
   }
   command.allow_extras();

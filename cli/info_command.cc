@@ -17,7 +17,6 @@ Json gather() {
   info["instruction_sets"] = Json::array();
   for (const Isa isa : supported_isas()) info["instruction_sets"].push_back(isa_name(isa));
   info["cores"] = std::thread::hardware_concurrency();
-  info["threads"] = torch::get_num_threads();
   info["memory_gigabytes"] = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE)) / 1e9;
   info["devices"] = {"cpu"};
   info["torch_sees_cuda"] = torch::cuda::is_available();
@@ -38,7 +37,7 @@ void add_info_command(CLI::App& app) {
     fmt::print("torch            {}\n", info["torch"].get<std::string>());
     fmt::print("instruction sets {}, in use {}\n", fmt::join(info["instruction_sets"].get<std::vector<std::string>>(), ", "),
                info["instruction_set"].get<std::string>());
-    fmt::print("cores            {}, torch uses {} threads\n", info["cores"].get<int>(), info["threads"].get<int>());
+    fmt::print("cores            {}\n", info["cores"].get<int>());
     fmt::print("memory           {:.1f} GB\n", info["memory_gigabytes"].get<double>());
     fmt::print("devices          cpu{}\n", info["torch_sees_cuda"].get<bool>() ? " (a GPU is here; this build has no kernels for it)" : "");
     fmt::print("cache            {}\n", info["cache"].get<std::string>());

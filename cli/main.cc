@@ -2,10 +2,12 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iostream>
 
 #include "commands.h"
 #include "util/error.h"
+#include "util/options.h"
 
 namespace {
 
@@ -22,6 +24,14 @@ constexpr const char* kFooter =
     "\n"
     "Exit codes: 0 done; 1 failure; 2 wrong command line or config; 3 data cannot be had or read;\n"
     "4 output or checkpoint cannot be used; 130 interrupted, saved.";
+
+// CLI11 would only say that a subcommand is missing.
+void check_command(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  if (word[0] == '-' || std::find(names.begin(), names.end(), word) != names.end()) return;
+  throw strata::usage_error("{}: no such command{}; there are {}", word, strata::suggestion(word, names), fmt::join(names, ", "));
+}
 
 int fail(strata::ExitCode code, const std::string& message) {
   std::cerr << "strata: " << message << "\n";
@@ -49,6 +59,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   try {
+    check_command(app, argv[1]);
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version

@@ -112,8 +112,11 @@ void run(const State& state) {
 void add_predict_command(CLI::App& app) {
   auto state = std::make_shared<State>();
   CLI::App* command = app.add_subcommand("predict", "Ask a trained model: one JSON line per input");
+  command->description("Ask a trained model: strata predict MODEL [TEXT ...]. Prints one JSON line per input.\n"
+                       "Without any TEXT or --file, every line of standard input is an input.");
   command->add_option("model", state->model, "A run's folder, or a model file")->required()->type_name("MODEL");
-  command->add_option("text", state->texts, "Inputs; without any, every line of standard input is one")->type_name("TEXT");
+  // CLI11 would take a text in square brackets for a list, so texts are what is left over.
+  command->allow_extras();
   command->add_option("--file", state->files, "Files, each one input")->type_name("FILE");
   command->add_option("--top", state->top, "Language models: how many next bytes to show")->check(CLI::PositiveNumber)->capture_default_str();
   command->add_option("--threads", state->threads, "CPU threads; 0: all cores");
@@ -121,7 +124,13 @@ void add_predict_command(CLI::App& app) {
       examples("  strata predict runs/listops-hsa-seed1 \"[MAX 2 [MIN 4 7 ] 0 ]\"\n"
                "  strata predict runs/imdb-hkt-seed1 --file review.txt\n"
                "  cut -f 2 reviews.tsv | strata predict runs/table-hkt-seed1 > answers.jsonl"));
-  command->callback([state] { run(*state); });
+  command->callback([state, command] {
+    state->texts = command->remaining();
+    for (const std::string& text : state->texts) {
+      if (text.rfind("--", 0) == 0) throw usage_error("{}: not an option of predict", text);
+    }
+    run(*state);
+  });
 }
 
 }  // namespace strata

@@ -49,7 +49,7 @@ SetState check_set(const fs::path& folder, bool read_files) {
   SetState state;
   if (!fs::exists(folder / "manifest.json")) return state;
   state.manifest = Json::parse(read_file(folder / "manifest.json"), nullptr, false);
-  if (!state.manifest.is_object() || !state.manifest.contains("files")) {
+  if (!state.manifest.is_object() || !state.manifest.contains("files") || !state.manifest["files"].is_object()) {
     state.problems.push_back("manifest.json is damaged");
     return state;
   }
@@ -58,11 +58,15 @@ SetState check_set(const fs::path& folder, bool read_files) {
     const fs::path path = folder / name;
     std::error_code error;
     const auto size = fs::file_size(path, error);
-    if (error) {
+    const bool known = facts.is_object() && facts.contains("bytes") && facts["bytes"].is_number_unsigned() &&
+                       facts.contains("crc32") && facts["crc32"].is_number_unsigned();
+    if (!known) {
+      state.problems.push_back(fmt::format("manifest.json is damaged at {}", name));
+    } else if (error) {
       state.problems.push_back(fmt::format("{} is missing", name));
-    } else if (size != facts.value("bytes", uint64_t{0})) {
-      state.problems.push_back(fmt::format("{} has {} bytes instead of {}", name, size, facts.value("bytes", uint64_t{0})));
-    } else if (read_files && crc32_of(read_file(path)) != facts.value("crc32", uint32_t{0})) {
+    } else if (size != facts["bytes"].get<uint64_t>()) {
+      state.problems.push_back(fmt::format("{} has {} bytes instead of {}", name, size, facts["bytes"].get<uint64_t>()));
+    } else if (read_files && crc32_of(read_raw_file(path)) != facts["crc32"].get<uint32_t>()) {
       state.problems.push_back(fmt::format("{} is not what was written", name));
     }
   }

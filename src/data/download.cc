@@ -6,6 +6,7 @@
 #include <curl/curl.h>
 #include <openssl/evp.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -32,8 +33,8 @@ int on_progress(void* callback, curl_off_t total, curl_off_t now, curl_off_t, cu
   return 0;
 }
 
-// One transfer that goes on at the end of `part`. Returns the HTTP status.
-long transfer(const DownloadSource& source, const fs::path& part, const DownloadProgress& progress) {
+// One transfer that goes on at the end of `part`. False when the server cannot go on in the middle.
+bool transfer(const DownloadSource& source, const fs::path& part, const DownloadProgress& progress) {
   const int64_t have = fs::exists(part) ? static_cast<int64_t>(fs::file_size(part)) : 0;
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(part.c_str(), "ab"), std::fclose);
   if (file == nullptr) throw output_error("{}: cannot be written ({})", part.string(), std::strerror(errno));
@@ -57,8 +58,15 @@ long transfer(const DownloadSource& source, const fs::path& part, const Download
   const CURLcode code = curl_easy_perform(curl.get());
   long status = 0;
   curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);
-  if (code == CURLE_OK || status == 416 || code == CURLE_RANGE_ERROR) return code == CURLE_RANGE_ERROR ? 0 : status;
+  constexpr long kNothingLeft = 416;
+  if (code == CURLE_OK || status == kNothingLeft) return true;
+  if (code == CURLE_RANGE_ERROR) return false;
   const char* words = reason[0] != '\0' ? reason.c_str() : curl_easy_strerror(code);
+  std::fflush(file.get());
+  if (fs::file_size(part) == 0) {
+    fs::remove(part);
+    throw data_error("{}: cannot be downloaded ({})", source.url, words);
+  }
   throw data_error("{}: the download stopped ({}); what came is kept in {}, run the command again to go on", source.url, words,
                    part.string());
 }
@@ -90,20 +98,23 @@ void download(const DownloadSource& source, const fs::path& path, const Download
     throw usage_error("digest: expected sha256:HEX, md5:HEX or none, got {}", source.digest);
   }
   const fs::path part = path.string() + ".part";
-  // A server that cannot go on in the middle gets a second chance from the start. 416: there is nothing left to send.
-  if (transfer(source, part, progress) == 0) {
+  if (!transfer(source, part, progress)) {
     fs::remove(part);
     transfer(source, part, progress);
   }
   if (kind != "none") {
-    const std::string expected = source.digest.substr(colon + 1), got = file_digest(part, kind);
+    std::string expected = source.digest.substr(colon + 1);
+    std::transform(expected.begin(), expected.end(), expected.begin(), [](unsigned char c) { return std::tolower(c); });
+    const std::string got = file_digest(part, kind);
     if (got != expected) {
       fs::remove(part);
       throw data_error("{}: expected {} {}, got {}; the file was removed, run the command again or try another source",
                        source.url, kind, expected, got);
     }
   }
-  fs::rename(part, path);
+  std::error_code error;
+  fs::rename(part, path, error);
+  if (error) throw output_error("{}: cannot be put in place ({})", path.string(), error.message());
 }
 #else
 std::string file_digest(const fs::path&, const std::string&) { return {}; }

@@ -7,11 +7,14 @@
 
 namespace strata {
 
+// Where a text begins after a byte order mark, which some programs write.
+inline size_t text_begin(std::string_view text) { return text.substr(0, 3) == "\xEF\xBB\xBF" ? 3 : 0; }
+
 // Calls work(line, number) for every line that is not empty; numbers begin at 1.
 template <class Work>
 void for_each_line(const std::string& text, Work&& work) {
   int64_t number = 0;
-  for (size_t at = 0; at < text.size();) {
+  for (size_t at = text_begin(text); at < text.size();) {
     size_t end = text.find('\n', at);
     if (end == std::string::npos) end = text.size();
     std::string_view line(text.data() + at, end - at);

@@ -15,8 +15,9 @@ int64_t rows_or(int64_t rows, int64_t otherwise) { return rows > 0 ? rows : othe
 }  // namespace
 
 fs::path listops_folder(const DataConfig& c) {
+  const int64_t length = c.length > 0 ? c.length : find_task("listops").length;
   return cache_folder() / "listops" /
-         fmt::format("len{}-{}_depth{}_args{}_rows{}-{}-{}_seed{}", c.min_length, c.length, c.max_depth, c.max_args,
+         fmt::format("len{}-{}_depth{}_args{}_rows{}-{}-{}_seed{}", c.min_length, length, c.max_depth, c.max_args,
                      rows_or(c.train_rows, kTrainRows), rows_or(c.valid_rows, kHeldOutRows),
                      rows_or(c.test_rows, kHeldOutRows), c.data_seed);
 }

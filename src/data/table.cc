@@ -22,7 +22,7 @@ struct Record {
 std::vector<Record> split_records(const std::string& content, char separator, bool quotes) {
   std::vector<Record> records;
   int64_t line = 1;
-  for (size_t at = 0; at < content.size();) {
+  for (size_t at = text_begin(content); at < content.size();) {
     Record record;
     record.line = line;
     for (bool more = true; more;) {
@@ -86,12 +86,17 @@ std::vector<TableRow> read_json_lines(const std::string& content, const std::str
       if (!row.problem.empty()) return;
       if (!value.is_object() || !value.contains(key)) {
         row.problem = fmt::format("expected a JSON object with the key \"{}\"", key);
+      } else if (value[key].is_string()) {
+        to = value[key].get<std::string>();
+      } else if (value[key].is_number() || value[key].is_boolean()) {
+        to = value[key].dump();
       } else {
-        to = value[key].is_string() ? value[key].get<std::string>() : value[key].dump();
+        row.problem = fmt::format("expected a text, a number, true or false under \"{}\"", key);
       }
     };
     take(label_column, row.label);
     take(text_column, row.text);
+    if (row.problem.empty() && row.text.empty()) row.problem = "the text is empty";
     rows.push_back(std::move(row));
   });
   return rows;
@@ -184,7 +189,7 @@ TaskData load_table(const DataConfig& config) {
       *split = to_dataset(read(path), path.filename().string(), config.length, data.labels);
     }
   }
-  if (data.test.rows.empty()) cut_test_split(data, static_cast<uint64_t>(config.data_seed));
+  if (split_path("test").empty()) cut_test_split(data, static_cast<uint64_t>(config.data_seed));
   return data;
 }
 

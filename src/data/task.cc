@@ -76,7 +76,7 @@ std::vector<Token> byte_tokens(std::string_view bytes) {
 
 fs::path find_split(const fs::path& folder, const std::string& split, const std::vector<std::string>& extensions) {
   for (const std::string& extension : extensions) {
-    for (const char* packed : {"", ".zst", ".xz", ".gz"}) {
+    for (const char* packed : {"", ".zst", ".xz", ".gz", ".bz2"}) {
       const fs::path path = folder / (split + extension + packed);
       if (fs::exists(path)) return path;
     }
@@ -121,7 +121,7 @@ TaskData load_task(const DataConfig& given) {
   data.task = task.name;
   data.goal = task.goal;
   data.length = config.length;
-  if (data.valid.rows.empty()) {
+  if (data.valid.rows.empty() && data.valid.bad == 0) {
     const int64_t rows = data.train.size(), share = static_cast<int64_t>(config.valid_share * static_cast<double>(rows));
     const int64_t wanted = config.valid_rows > 0 ? config.valid_rows : share;
     data.valid = take_rows(data.train, std::min(wanted, rows / 2), static_cast<uint64_t>(config.data_seed));
@@ -129,8 +129,8 @@ TaskData load_task(const DataConfig& given) {
   keep_rows(data.train, config.train_rows);
   keep_rows(data.valid, config.valid_rows);
   keep_rows(data.test, config.test_rows);
-  for (const auto& [name, split] : {std::pair{"training", &data.train}, {"test", &data.test}}) {
-    if (!split->rows.empty()) continue;
+  for (const auto& [name, split] : {std::pair{"training", &data.train}, {"validation", &data.valid}, {"test", &data.test}}) {
+    if (!split->rows.empty() || (split == &data.valid && split->bad == 0)) continue;
     throw data_error("{}: no usable {} rows{}", data.task, name,
                      split->problems.empty() ? "" : ", for example " + split->problems.front());
   }

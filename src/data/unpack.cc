@@ -22,7 +22,8 @@ void for_each_file(const fs::path& path, const std::function<void(const std::str
   const std::unique_ptr<archive, int (*)(archive*)> reader(archive_read_new(), archive_read_free);
   auto check = [&](la_ssize_t result) {
     if (result < ARCHIVE_WARN) {
-      throw data_error("{}: is no archive, or a damaged one ({})", path.string(), archive_error_string(reader.get()));
+      const char* why = archive_error_string(reader.get());
+      throw data_error("{}: is no archive, or a damaged one ({})", path.string(), why != nullptr ? why : "it ends too early");
     }
   };
   check(archive_read_support_filter_all(reader.get()));

@@ -1,5 +1,7 @@
 #include "train/setup.h"
 
+#include <thread>
+
 #include "data/task.h"
 #include "data/trees.h"
 #include "strata/cpu.h"
@@ -44,7 +46,8 @@ torch::Device device_of(const TrainConfig& config) {
 }
 
 void set_threads(int64_t threads) {
-  if (threads > 0) torch::set_num_threads(static_cast<int>(threads));
+  const auto cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  torch::set_num_threads(static_cast<int>(threads > 0 ? threads : cores));
 }
 
 double score_ratio(const ModelCard& card, const TaskData& data) {

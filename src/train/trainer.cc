@@ -47,6 +47,7 @@ class Trainer {
         card_(make_card(config, data_)),
         device_(device_of(c_)),
         progress_(quiet) {
+    if (data_.valid.rows.empty()) throw data_error("no validation rows; raise --valid-share or --valid-rows");
     torch::manual_seed(mix(c_.seed));
     model_ = make_model(card_);
     model_->to(device_);
@@ -83,13 +84,13 @@ class Trainer {
     const int64_t end = std::min((epoch + 1) * steps_per_epoch_, steps_);
     while (step_ < end && !stopped_early_) {
       const auto start = std::chrono::steady_clock::now();
-      train_step(loader);
+      watch_divergence([&] { train_step(loader); });
       const auto now = std::chrono::steady_clock::now();
       train_seconds_ += Seconds(now - start).count();
       ++step_;
       if (step_ % c_.log_every == 0 || step_ == steps_) log_window();
       show();
-      if (step_ % eval_every_ == 0 || step_ == steps_) evaluate_valid();
+      if (step_ % eval_every_ == 0 || step_ == steps_) watch_divergence([&] { evaluate_valid(); });
       if (interrupted()) {
         save();
         progress_.finish();
@@ -133,11 +134,7 @@ class Trainer {
     const double counted = static_cast<double>(std::max<int64_t>(window_counted_, 1));
     shown_loss_ = window_loss_.item<double>() / counted;
     shown_accuracy_ = window_correct_.item<double>() / counted;
-    if (!std::isfinite(shown_loss_)) {
-      throw Error(ExitCode::kFailure,
-                  fmt::format("the loss is not finite at step {}; try a lower --learning-rate or --clip. The last checkpoint is kept",
-                              step_));
-    }
+    if (!std::isfinite(shown_loss_)) throw diverged();
     metrics_->add({{"kind", "train"},
                    {"step", step_},
                    {"steps", steps_},
@@ -151,6 +148,22 @@ class Trainer {
     window_correct_.zero_();
     window_counted_ = window_tokens_ = 0;
     window_start_seconds_ = train_seconds_;
+  }
+
+  // The operators refuse weights that are not finite; say how it came to that.
+  void watch_divergence(const std::function<void()>& work) const {
+    try {
+      work();
+    } catch (const c10::Error&) {
+      const std::vector<Tensor> weights = model_->parameters();
+      if (std::all_of(weights.begin(), weights.end(), [](const Tensor& w) { return w.isfinite().all().item<bool>(); })) throw;
+      throw diverged();
+    }
+  }
+
+  Error diverged() const {
+    return {ExitCode::kFailure,
+            fmt::format("the loss is not finite at step {}; try a lower --learning-rate or --clip. The last checkpoint is kept", step_)};
   }
 
   double tokens_per_second() const {
@@ -176,7 +189,7 @@ class Trainer {
   }
 
   void evaluate_valid() {
-    const Evaluation now = evaluate(model_, card_, data_.valid.rows.empty() ? data_.train : data_.valid, evaluate_options());
+    const Evaluation now = evaluate(model_, card_, data_.valid, evaluate_options());
     Json line = {{"kind", "valid"}, {"step", step_}};
     line.update(now.to_json());
     metrics_->add(line);
@@ -284,9 +297,11 @@ Json train(const RunConfig& config, const RunFolder& folder, bool resume, bool q
                        folder.root.string());
   }
   if (fs::exists(folder.result())) return Json::parse(read_file(folder.result()));
-  if (!started) write_json(folder.run(), {{"options", table.record()}, {"versions", versions()}});
   set_threads(config.train.threads);
-  return Trainer(config, folder, quiet).run(resume);
+  Trainer trainer(config, folder, quiet);
+  // Only now: a run that could not even start leaves the folder free.
+  if (!started) write_json(folder.run(), {{"options", table.record()}, {"versions", versions()}});
+  return trainer.run(resume);
 }
 
 RunConfig read_run_config(const RunFolder& folder) {

@@ -5,9 +5,11 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #ifdef STRATA_ARCHIVE
@@ -20,14 +22,40 @@
 namespace strata {
 namespace {
 
-bool is_compressed(std::string_view head) {
-  using namespace std::string_view_literals;
-  for (std::string_view magic : {"\x1f\x8b"sv, "\xfd"
-                                              "7zXZ\0"sv,
-                                 "\x28\xb5\x2f\xfd"sv, "BZh"sv}) {
-    if (head.substr(0, magic.size()) == magic) return true;
+using namespace std::string_view_literals;
+
+constexpr std::string_view kGzip = "\x1f\x8b"sv;
+
+bool starts_with_any(std::string_view head, std::initializer_list<std::string_view> magics) {
+  return std::any_of(magics.begin(), magics.end(), [&](auto magic) { return head.substr(0, magic.size()) == magic; });
+}
+
+// gzip by zlib, which checks the checksum; libarchive does not.
+std::string unpack_gzip(const fs::path& path, const std::string& packed) {
+  z_stream stream = {};
+  constexpr int kGzipFormat = 16 + MAX_WBITS;
+  if (inflateInit2(&stream, kGzipFormat) != Z_OK) throw std::bad_alloc();
+  const std::unique_ptr<z_stream, int (*)(z_stream*)> closer(&stream, inflateEnd);
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
+  size_t left = packed.size();
+  std::string content, block(1 << 20, '\0');
+  while (true) {
+    if (stream.avail_in == 0 && left > 0) {
+      stream.avail_in = static_cast<uInt>(std::min<size_t>(left, 1 << 30));
+      left -= stream.avail_in;
+    }
+    stream.next_out = reinterpret_cast<Bytef*>(block.data());
+    stream.avail_out = static_cast<uInt>(block.size());
+    const int result = inflate(&stream, Z_NO_FLUSH);
+    content.append(block.data(), block.size() - stream.avail_out);
+    if (result == Z_STREAM_END) {
+      if (stream.avail_in == 0 && left == 0) return content;
+      inflateReset(&stream);  // another member follows
+    } else if (result != Z_OK) {
+      throw data_error("{}: cannot be unpacked ({}); is the file complete?", path.string(),
+                       stream.msg != nullptr ? stream.msg : "it ends too early");
+    }
   }
-  return false;
 }
 
 #ifdef STRATA_ARCHIVE
@@ -38,15 +66,19 @@ std::string unpack(const fs::path& path, const std::string& packed) {
   } reader;
   auto check = [&](la_ssize_t result) {
     if (result < 0) {
+      const char* why = archive_error_string(reader.handle);
       throw data_error("{}: cannot be unpacked ({}); is the file complete?", path.string(),
-                       archive_error_string(reader.handle));
+                       why != nullptr ? why : "it ends too early");
     }
   };
   check(archive_read_support_filter_all(reader.handle));
   check(archive_read_support_format_raw(reader.handle));
+  check(archive_read_support_format_empty(reader.handle));
   check(archive_read_open_memory(reader.handle, packed.data(), packed.size()));
   archive_entry* entry = nullptr;
-  check(archive_read_next_header(reader.handle, &entry));
+  const int first = archive_read_next_header(reader.handle, &entry);
+  if (first == ARCHIVE_EOF) return {};
+  check(first);
   std::string content;
   std::string block(1 << 20, '\0');
   while (true) {
@@ -64,14 +96,21 @@ std::string unpack(const fs::path& path, const std::string&) {
 
 }  // namespace
 
-std::string read_file(const fs::path& path) {
+std::string read_raw_file(const fs::path& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) throw data_error("{}: expected a file, and this is a folder", path.string());
   std::ifstream in(path, std::ios::binary);
   if (!in) throw data_error("{}: cannot be opened ({})", path.string(), std::strerror(errno));
   std::string content{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   if (in.bad()) throw data_error("{}: cannot be read to its end ({})", path.string(), std::strerror(errno));
-  return is_compressed(content) ? unpack(path, content) : content;
+  return content;
+}
+
+std::string read_file(const fs::path& path) {
+  std::string content = read_raw_file(path);
+  if (starts_with_any(content, {kGzip})) return unpack_gzip(path, content);
+  constexpr auto kXz = "\xfd\x37zXZ\0"sv, kZstd = "\x28\xb5\x2f\xfd"sv, kBzip = "BZh"sv;
+  return starts_with_any(content, {kXz, kZstd, kBzip}) ? unpack(path, content) : content;
 }
 
 void write_file(const fs::path& path, std::string_view content) {
@@ -89,10 +128,15 @@ void write_file(const fs::path& path, std::string_view content) {
   }
   std::error_code error;
   fs::rename(beside, path, error);
-  if (error) throw output_error("{}: cannot be put in place ({})", path.string(), error.message());
+  if (!error) return;
+  std::error_code ignored;
+  fs::remove(beside, ignored);
+  throw output_error("{}: cannot be put in place ({})", path.string(), error.message());
 }
 
-void write_json(const fs::path& path, const nlohmann::ordered_json& value) { write_file(path, value.dump(2) + "\n"); }
+void write_json(const fs::path& path, const nlohmann::ordered_json& value) {
+  write_file(path, value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
 
 void make_folder(const fs::path& path) {
   std::error_code error;

@@ -13,6 +13,7 @@ namespace fs = std::filesystem;
 
 // The content of a file; .gz, .xz, .zst and .bz2 files are unpacked. Throws a data error.
 std::string read_file(const fs::path& path);
+std::string read_raw_file(const fs::path& path);  // as it lies there
 
 // Writes beside the target and renames, so that a reader sees the old content or the new, never a part. Throws an output
 // error; the old file is whole then.

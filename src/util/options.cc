@@ -41,27 +41,27 @@ size_t edits(const std::string& a, const std::string& b) {
 }
 
 #ifdef STRATA_TOML
-Json from_toml(const toml::node& node) {
+Json from_toml(const toml::node& node, const std::string& where) {
   if (const auto* table = node.as_table()) {
     Json object = Json::object();
-    for (const auto& [key, value] : *table) object[std::string(key.str())] = from_toml(value);
+    for (const auto& [key, value] : *table) object[std::string(key.str())] = from_toml(value, fmt::format("{}: {}", where, key.str()));
     return object;
   }
   if (const auto* array = node.as_array()) {
     Json list = Json::array();
-    for (const auto& item : *array) list.push_back(from_toml(item));
+    for (const auto& item : *array) list.push_back(from_toml(item, where));
     return list;
   }
   if (const auto value = node.value_exact<bool>()) return *value;
   if (const auto value = node.value_exact<int64_t>()) return *value;
   if (const auto value = node.value_exact<double>()) return *value;
   if (const auto value = node.value_exact<std::string>()) return *value;
-  throw usage_error("dates and times have no meaning in a config");
+  throw usage_error("{}: expected a word, a number, true, false or a list of them", where);
 }
 
 Json parse_toml(const std::string& text, const std::string& where) {
   try {
-    return from_toml(toml::parse(text, where));
+    return from_toml(toml::parse(text, where), where);
   } catch (const toml::parse_error& error) {
     throw usage_error("{}: line {}: {}", where, error.source().begin.line, error.description());
   }
@@ -132,9 +132,10 @@ void OptionTable::set(Option& option, const std::vector<std::string>& words, con
   const OptionNote& note = option.note;
   auto check_range = [&](auto value) {
     if (static_cast<double>(value) >= note.min && static_cast<double>(value) <= note.max) return;
-    const std::string range = note.max == std::numeric_limits<double>::infinity()
-                                  ? fmt::format("{:g} or more", note.min)
-                                  : fmt::format("{:g} to {:g}", note.min, note.max);
+    const double none = std::numeric_limits<double>::infinity();
+    const std::string range = note.max == none    ? fmt::format("{:g} or more", note.min)
+                              : note.min == -none ? fmt::format("{:g} at most", note.max)
+                                                  : fmt::format("{:g} to {:g}", note.min, note.max);
     throw usage_error("{}: expected {}, got {}", where, range, word);
   };
   if (auto* flag = std::get_if<bool*>(&option.target)) {
@@ -159,10 +160,10 @@ void OptionTable::set(Option& option, const std::vector<std::string>& words, con
   }
 }
 
-void OptionTable::set_all(const Json& values, const std::string& where, bool keep_given) {
+void OptionTable::set_all(const Json& values, const std::string& where, std::set<std::string>& seen, bool keep_given) {
   for (const auto& [key, value] : values.items()) {
     if (value.is_object()) {  // a section
-      set_all(value, where, keep_given);
+      set_all(value, where, seen, keep_given);
       continue;
     }
     const std::string place = fmt::format("{}: {}", where, key);
@@ -172,6 +173,7 @@ void OptionTable::set_all(const Json& values, const std::string& where, bool kee
       for (const Option& known : options_) names.push_back(known.name);
       throw usage_error("{}: no option has this name{}", place, suggestion(with(key, '-', '_'), names));
     }
+    if (!seen.insert(option->name).second) throw usage_error("{}: is set twice", place);
     if (keep_given && option->given) continue;
     set(*option, words_of(value, place), place);
     option->given = true;
@@ -180,14 +182,15 @@ void OptionTable::set_all(const Json& values, const std::string& where, bool kee
 
 void OptionTable::load_config(const fs::path& path) {
   const std::string text = read_file(path), where = path.string();
-  if (path.extension() != ".json") return set_all(parse_toml(text, where), where, /*keep_given=*/true);
-  const Json values = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json values = path.extension() == ".json" ? Json::parse(text, nullptr, /*allow_exceptions=*/false) : parse_toml(text, where);
   if (!values.is_object()) throw usage_error("{}: expected a JSON object of options", where);
-  set_all(values, where, /*keep_given=*/true);
+  std::set<std::string> seen;
+  set_all(values, where, seen, /*keep_given=*/true);
 }
 
 void OptionTable::restore(const Json& record, const std::string& where) {
-  set_all(record, where, /*keep_given=*/false);
+  std::set<std::string> seen;
+  set_all(record, where, seen, /*keep_given=*/false);
   for (Option& option : options_) option.given = false;
 }
 

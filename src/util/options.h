@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -55,7 +56,7 @@ class OptionTable {
   void check_task(const std::string& task) const;
 
  private:
-  void set_all(const Json& values, const std::string& where, bool keep_given);
+  void set_all(const Json& values, const std::string& where, std::set<std::string>& seen, bool keep_given);
 
   std::vector<Option> options_;
   std::string group_;

@@ -172,7 +172,7 @@ TEST_F(Downloads, DigestsThatCannotBeRead) {
 
 TEST_F(Downloads, NotThere) {
   const std::string message = fetch("/none.bin");
-  EXPECT_SAYS(message, "/none.bin: the download stopped (");
+  EXPECT_SAYS(message, "/none.bin: cannot be downloaded (");
   EXPECT_SAYS(message, "404");
   EXPECT_FALSE(fs::exists(target()));
   std::error_code none;
