@@ -14,8 +14,16 @@ struct State {
   CompareOptions compare;
   OptionTable table;
   std::string config, folder;
-  bool json = false;
+  bool json = false, dry_run = false;
 };
+
+void print_plan(const State& state) {
+  for (const Variant& variant : parse_variants(state.compare.attentions, state.run)) {
+    fmt::print("{}, seeds {} to {}\n", variant.name, state.run.train.seed, state.run.train.seed + state.compare.seeds - 1);
+  }
+  const Json record = state.table.record();
+  for (const auto& [name, value] : record.items()) fmt::print("  {} = {}\n", name, value.dump());
+}
 
 std::string cell(const Json& value, const char* format) {
   return value.is_number() ? fmt::format(fmt::runtime(format), value.get<double>()) : "-";
@@ -50,6 +58,7 @@ void add_compare_command(CLI::App& app) {
   bind_config(*command, state->config);
   command->add_option("--folder", state->folder, "Where the runs are kept; runs/compare-TASK if not given")->type_name("FOLDER");
   command->add_flag("--quiet", state->compare.quiet, "No progress");
+  command->add_flag("--dry-run", state->dry_run, "Print what would be run, with all options, and stop");
   command->add_flag("--json", state->json, "Print the results as JSON");
   command->footer(
       examples("  strata compare\n"
@@ -61,6 +70,7 @@ void add_compare_command(CLI::App& app) {
     apply_config(state->table, state->config);
     if (state->table.find("attention")->given) throw usage_error("--attention: a comparison has several; use --attentions");
     if (state->folder.empty()) state->folder = "runs/compare-" + state->run.data.task;
+    if (state->dry_run) return print_plan(*state);
     watch_for_interrupts();
     const Json results = compare(state->run, state->compare, state->folder, "/proc/self/exe");
     if (state->json) {

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <numbers>
+
 #include "bind.h"
 #include "commands.h"
 #include "data/task.h"
@@ -62,7 +64,7 @@ void run(State& state) {
     return;
   }
   fmt::print("{} split, {} rows: accuracy {:.2f}%, loss {:.4f}{}; {:.1f} s\n", state.split, result.rows, 100 * result.accuracy, result.loss,
-             data.goal == Goal::kNextToken ? fmt::format(", {:.3f} bits per byte", result.loss / 0.6931471805599453) : "", clock.seconds());
+             data.goal == Goal::kNextToken ? fmt::format(", {:.3f} bits per byte", result.loss / std::numbers::ln2) : "", clock.seconds());
 }
 
 }  // namespace

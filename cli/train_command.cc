@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <numbers>
+
 #include "bind.h"
 #include "commands.h"
+#include "data/task.h"
 #include "train/interrupt.h"
 #include "train/progress.h"
 #include "train/trainer.h"
@@ -19,9 +22,13 @@ struct State {
 
 void report(const Json& result, const fs::path& folder) {
   const Json& test = result.at("test");
-  fmt::print("{}, {} attention, seed {}: test accuracy {:.2f}%, loss {:.4f} on {} rows\n", result.at("task").get<std::string>(),
-             result.at("attention").get<std::string>(), result.at("seed").get<int64_t>(), 100 * test.at("accuracy").get<double>(),
-             test.at("loss").get<double>(), test.at("rows").get<int64_t>());
+  const auto task = result.at("task").get<std::string>();
+  const double loss = test.at("loss"), accuracy = test.at("accuracy");
+  const std::string score = find_task(task).goal == Goal::kNextToken
+                                ? fmt::format("{:.4f} bits per byte, {:.2f}% of the bytes right", loss / std::numbers::ln2, 100 * accuracy)
+                                : fmt::format("accuracy {:.2f}%, loss {:.4f}", 100 * accuracy, loss);
+  fmt::print("{}, {} attention, seed {}: test {} on {} rows\n", task, result.at("attention").get<std::string>(),
+             result.at("seed").get<int64_t>(), score, test.at("rows").get<int64_t>());
   fmt::print("{} steps in {} ({:.1f} ms a step), {} parameters; best at step {}\n", result.at("steps").get<int64_t>(),
              duration(result.at("train_seconds")), result.at("step_milliseconds").get<double>(),
              result.at("parameters").get<int64_t>(), result.at("best_step").get<int64_t>());

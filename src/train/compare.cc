@@ -94,6 +94,14 @@ pid_t start(const Run& run, const std::string& program) {
   return child;
 }
 
+bool predicts_bytes(const std::string& task) { return find_task(task).goal == Goal::kNextToken; }
+std::string measure_of(const std::string& task) { return predicts_bytes(task) ? "test bits per byte" : "test accuracy, %"; }
+double score_of(const Json& result) {
+  const Json& test = result.at("test");
+  if (predicts_bytes(result.at("task"))) return test.at("loss").get<double>() / std::numbers::ln2;
+  return 100 * test.at("accuracy").get<double>();
+}
+
 std::string last_line(const fs::path& path) {
   std::string text = fs::exists(path) ? read_file(path) : "";
   while (!text.empty() && text.back() == '\n') text.pop_back();
@@ -102,6 +110,7 @@ std::string last_line(const fs::path& path) {
 
 // Keeps `jobs` runs going until all are finished, one fails, or the user interrupts.
 void run_all(const std::vector<Run>& runs, int64_t jobs, const std::string& program, bool quiet) {
+  const std::string measure = measure_of(runs[0].config.data.task);
   std::vector<const Run*> waiting;
   for (const Run& run : runs) {
     if (!run.finished()) waiting.push_back(&run);
@@ -136,9 +145,8 @@ void run_all(const std::vector<Run>& runs, int64_t jobs, const std::string& prog
       const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
       if (code == 0) {
         const Json result = Json::parse(read_file(run->folder.result()));
-        progress.note(fmt::format("{}: test accuracy {:.2f}%, {} steps in {}", run->label,
-                                  100 * result.at("test").at("accuracy").get<double>(), result.at("steps").get<int64_t>(),
-                                  duration(result.at("train_seconds"))));
+        progress.note(fmt::format("{}: {} {:.2f}, {} steps in {}", run->label, measure, score_of(result),
+                                  result.at("steps").get<int64_t>(), duration(result.at("train_seconds"))));
       } else if (!interrupted() && failure.empty()) {
         failure = fmt::format("{} failed: {} (see {})", run->label, last_line(run->folder.root / "log.txt"),
                               (run->folder.root / "log.txt").string());
@@ -212,7 +220,6 @@ Json compare(const RunConfig& base, const CompareOptions& options, const fs::pat
   }
   run_all(runs, jobs, program, options.quiet);
 
-  const bool language = data.goal == Goal::kNextToken;
   std::vector<AttentionSummary> summaries;
   for (size_t v = 0; v < variants.size(); ++v) {
     AttentionSummary summary;
@@ -220,8 +227,7 @@ Json compare(const RunConfig& base, const CompareOptions& options, const fs::pat
     std::vector<double> times;
     for (size_t r = v; r < runs.size(); r += variants.size()) {
       const Json result = Json::parse(read_file(runs[r].folder.result()));
-      summary.scores.push_back(language ? result.at("test").at("loss").get<double>() / std::numbers::ln2
-                                        : 100 * result.at("test").at("accuracy").get<double>());
+      summary.scores.push_back(score_of(result));
       summary.parameters = result.at("parameters");
       summary.score_ratio = result.at("score_ratio");
       times.push_back(result.at("step_milliseconds"));
@@ -231,7 +237,7 @@ Json compare(const RunConfig& base, const CompareOptions& options, const fs::pat
     summaries.push_back(std::move(summary));
   }
   Json results = {{"task", base.data.task}, {"seeds", options.seeds}, {"first_seed", base.train.seed}};
-  results.update(summarize(summaries, language ? "test bits per byte" : "test accuracy, %", language));
+  results.update(summarize(summaries, measure_of(data.task), predicts_bytes(data.task)));
   results["options"] = record_of(base);
   write_json(folder / "results.json", results);
   write_file(folder / "results.md", to_markdown(results));

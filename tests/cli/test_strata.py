@@ -209,6 +209,15 @@ def test_configs(home):
     assert "max_args" in strata("train", "--config", "other.toml", code=2)
 
 
+def test_shipped_configs_are_understood(home):
+    folder = os.path.join(os.path.dirname(__file__), "../../configs")
+    names = sorted(os.listdir(folder))
+    assert "demo.toml" in names and len(names) >= 4
+    for name in names:
+        plan = strata("compare", "--config", os.path.join(folder, name), "--dry-run")
+        assert "flat, seeds 1 to" in plan and "hkt, seeds 1 to" in plan, name
+
+
 def test_two_runs_in_one_folder(home):
     running = subprocess.Popen([STRATA, "train", *TINY, "--epochs", "200", "--folder", "run"], stderr=subprocess.DEVNULL)
     while not (home / "run/metrics.jsonl").exists():
