@@ -16,7 +16,9 @@ build: setup ## Build everything into build/release
 	@cmake --preset release $(CMAKE_FLAGS) > /dev/null
 	@cmake --build --preset release -j $(JOBS)
 
-demo: build ## Train flat, HKT and HSA attention on ListOps over three seeds and compare them
+demo: setup ## Train flat, HKT and HSA attention on ListOps over three seeds and compare them
+	@cmake --preset release $(CMAKE_FLAGS) > /dev/null
+	@cmake --build --preset release -j $(JOBS) --target strata_command
 	@build/release/bin/strata compare --config configs/demo.toml --folder build/demo
 
 test: setup core asan ## Build and run all tests, also without torch and under sanitizers

@@ -1,9 +1,7 @@
-#include <omp.h>
-#include <torch/torch.h>
-
 #include "bench/report.h"
 #include "bind.h"
 #include "commands.h"
+#include "train/system.h"
 
 namespace strata {
 namespace {
@@ -14,8 +12,7 @@ struct State {
 };
 
 void run(const State& state) {
-  omp_set_num_threads(state.arguments.threads);
-  torch::set_num_threads(state.arguments.threads);
+  set_threads(state.arguments.threads);
   for (const std::string& name : state.which) {
     const auto figures = name == "hkt" ? bench::hkt_figures : name == "hsa" ? bench::hsa_figures : bench::train_figures;
     bench::report(figures(state.arguments), state.arguments);

@@ -24,6 +24,11 @@ if(TARGET strata_torch)
   install(FILES ${PROJECT_BINARY_DIR}/_installed.py DESTINATION ${python_dir}/strata)
 endif()
 
+if(TARGET strata_command)
+  install(TARGETS strata_command)
+  install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/strata)
+endif()
+
 configure_package_config_file(cmake/strataConfig.cmake.in ${PROJECT_BINARY_DIR}/strataConfig.cmake
                               INSTALL_DESTINATION ${config_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/strataConfigVersion.cmake COMPATIBILITY SameMinorVersion)

@@ -16,6 +16,9 @@ for example in "${examples[@]}"; do
   "$work/$example/build/${example}_example" | tee "$work/$example.out"
 done
 grep -q 'last token: [0-9. ]*, log-sum-exp' "$work/core.out"
+if [ -x "$work/prefix/bin/strata" ]; then
+  "$work/prefix/bin/strata" compare --config "$work/prefix/share/strata/configs/demo.toml" --dry-run | grep 'hsa, seeds 1 to 3'
+fi
 if [ "$python" != none ]; then
   grep -q 'output \[2, 100, 64\]' "$work/torch.out"
   package=$(dirname "$(find "$work/prefix" -path '*/strata/__init__.py')")

@@ -1,10 +1,7 @@
 #include "train/setup.h"
 
-#include <thread>
-
 #include "data/task.h"
 #include "data/trees.h"
-#include "strata/cpu.h"
 #include "train/evaluate.h"
 #include "util/error.h"
 
@@ -45,11 +42,6 @@ torch::Device device_of(const TrainConfig& config) {
   return {torch::kCPU};
 }
 
-void set_threads(int64_t threads) {
-  const auto cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  torch::set_num_threads(static_cast<int>(threads > 0 ? threads : cores));
-}
-
 double score_ratio(const ModelCard& card, const TaskData& data) {
   const int64_t T = data.length;
   double cost = 0, flat = 0;
@@ -77,10 +69,6 @@ double score_ratio(const ModelCard& card, const TaskData& data) {
     flat += tokens * tokens;
   }
   return cost / flat;
-}
-
-Json versions() {
-  return {{"strata", STRATA_VERSION}, {"torch", TORCH_VERSION}, {"instruction_set", isa_name(current_isa())}};
 }
 
 }  // namespace strata

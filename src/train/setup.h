@@ -12,12 +12,9 @@ namespace strata {
 ModelCard make_card(const RunConfig& config, const TaskData& data);
 SequenceModel make_model(const ModelCard& card);  // throws a usage error for options that do not fit together
 torch::Device device_of(const TrainConfig& config);
-void set_threads(int64_t threads);  // 0: all cores
 
 // Score products of this attention over those of flat attention: Sum_l ceil(T / 2^l)^2 / T^2 for HKT at the full length, the
 // cost of the trees of the first test rows for HSA.
 double score_ratio(const ModelCard& card, const TaskData& data);
-
-Json versions();
 
 }  // namespace strata

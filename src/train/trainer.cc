@@ -15,6 +15,7 @@
 #include "train/progress.h"
 #include "train/schedule.h"
 #include "train/setup.h"
+#include "train/system.h"
 #include "util/error.h"
 #include "util/random.h"
 

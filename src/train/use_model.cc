@@ -1,0 +1,118 @@
+#include "train/use_model.h"
+
+#include <torch/torch.h>
+
+#include <numbers>
+
+#include "data/task.h"
+#include "train/evaluate.h"
+#include "train/progress.h"
+#include "train/trainer.h"
+#include "util/error.h"
+
+namespace strata {
+namespace {
+
+// The data a run was trained on, with what the request says instead.
+DataConfig data_of(const EvaluateRequest& request, const ModelCard& card) {
+  DataConfig config;
+  config.task = card.task;
+  config.length = card.shape.length;
+  if (fs::exists(fs::path(request.model) / "run.json")) config = read_run_config({request.model}).data;
+  OptionTable table;
+  declare(table, config);
+  table.restore(request.data, "command line");
+  if (config.task != card.task) {
+    throw usage_error("--task: {} is a model of {}, and the task is {}", request.model, card.task, config.task);
+  }
+  return config;
+}
+
+}  // namespace
+
+Json evaluate_model(const EvaluateRequest& request) {
+  LoadedModel loaded = load_model(request.model);
+  const TaskData data = load_task(data_of(request, loaded.card));
+  if (data.labels != loaded.card.labels) {
+    throw data_error("the data has other labels than the model: {} against {}", fmt::join(data.labels, ", "),
+                     fmt::join(loaded.card.labels, ", "));
+  }
+  if (data.length > loaded.card.shape.length) {
+    throw usage_error("--length: the model reads {} tokens at most, got {}", loaded.card.shape.length, data.length);
+  }
+  for (const std::string& problem : describe_problems(data)) Progress().note("warning: " + problem);
+  const Dataset& split = request.split == "test" ? data.test : request.split == "valid" ? data.valid : data.train;
+  const Clock clock(0);
+  const Evaluation result = evaluate(loaded.model, loaded.card, split, {request.batch, false});
+  Json json = {{"model", request.model}, {"split", request.split}};
+  json.update(result.to_json());
+  if (data.goal == Goal::kNextToken) json["bits_per_byte"] = result.loss / std::numbers::ln2;
+  json["seconds"] = clock.seconds();
+  return json;
+}
+
+struct Predictor::State {
+  LoadedModel loaded;
+  int64_t top;
+};
+
+Predictor::Predictor(const std::string& model, int64_t top) : state_(new State{load_model(model), top}) {}
+Predictor::~Predictor() = default;
+const std::string& Predictor::task() const { return state_->loaded.card.task; }
+
+namespace {
+
+// What was read, short enough for a line.
+std::string shown(const std::string& input) {
+  constexpr size_t kShown = 200;
+  return input.size() <= kShown ? input : input.substr(0, kShown) + "...";
+}
+
+// How well the bytes were foreseen, and the likeliest next ones. log_p: (tokens, vocabulary)
+void add_next_bytes(Json& line, const torch::Tensor& log_p, const Batch& batch, int64_t top) {
+  double bits = 0;
+  for (int64_t t = 0; t + 1 < batch.width; ++t) bits -= log_p[t][batch.tokens[t + 1]].item<double>() / std::numbers::ln2;
+  line["bits_per_byte"] = batch.width > 1 ? Json(bits / static_cast<double>(batch.width - 1)) : Json();
+  const auto [values, tokens] = log_p[batch.width - 1].exp().topk(std::min<int64_t>(top, log_p.size(1)));
+  line["next"] = Json::array();
+  for (int64_t i = 0; i < values.size(0); ++i) {
+    const auto byte = tokens[i].item<int64_t>() - 1;
+    line["next"].push_back({{"byte", byte},
+                            {"text", byte >= 0x20 && byte < 0x7f ? std::string(1, static_cast<char>(byte)) : ""},
+                            {"probability", values[i].item<double>()}});
+  }
+}
+
+}  // namespace
+
+Json Predictor::operator()(const std::string& input) const {
+  LoadedModel& loaded = state_->loaded;
+  const ModelCard& card = loaded.card;
+  Dataset data;
+  data.tokens = encode_input(card.task, input, card.shape.length);
+  const auto read = static_cast<int64_t>(data.tokens.size());
+  Json line = {{"input", shown(input)}, {"tokens", read}};
+  if (card.task != "listops" && static_cast<int64_t>(input.size()) > read) line["cut_at"] = read;
+  if (card.shape.next_token) data.tokens.push_back(kPad);  // a place for the target that a window has
+  data.rows.push_back({0, static_cast<int32_t>(data.tokens.size()), 0});
+  LoaderOptions options;
+  options.goal = card.shape.next_token ? Goal::kNextToken : Goal::kClassify;
+  options.trees = tree_maker(card);
+  const Batch batch = make_batch(data, options, 0);
+  torch::NoGradGuard no_grad;
+  const torch::Tensor log_p = torch::log_softmax(loaded.model->forward(to_input(batch, torch::kCPU)).to(torch::kDouble), -1)[0];
+  if (card.shape.next_token) {
+    add_next_bytes(line, log_p, batch, state_->top);
+    return line;
+  }
+  const torch::Tensor p = log_p.exp();
+  const auto best = p.argmax().item<int64_t>();
+  line["label"] = card.labels[best];
+  line["probability"] = p[best].item<double>();
+  for (size_t label = 0; label < card.labels.size(); ++label) {
+    line["probabilities"][card.labels[label]] = p[static_cast<int64_t>(label)].item<double>();
+  }
+  return line;
+}
+
+}  // namespace strata
