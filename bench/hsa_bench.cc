@@ -151,14 +151,13 @@ std::vector<Figure> measure(const Arguments& arguments) {
                     {"star_flat", star.flat_forward()}},
                    rounds);
   // Flat attention over 16384 tokens takes seconds: fewer rounds, with HSA again beside it.
-  auto slow = race(
-      {{"flat", t16.flat_forward()},
-       {"hsa", t16.forward()},
-       {"flat_both", t16.flat_both()},
-       {"hsa_both", t16.both()},
-       {"flat_torch", t16.flat_torch_forward()},
-       {"hsa_torch", t16.torch_forward()}},
-      std::min(rounds, 3));
+  auto slow = race({{"flat", t16.flat_forward()},
+                    {"hsa", t16.forward()},
+                    {"flat_both", t16.flat_both()},
+                    {"hsa_both", t16.both()},
+                    {"flat_torch", t16.flat_torch_forward()},
+                    {"hsa_torch", t16.torch_forward()}},
+                   std::min(rounds, 3));
   // Around a length, and right before it, where the cache is at its fullest.
   const double late = decode_microseconds(1048575 - 256, 512), early = decode_microseconds(1023 - 256, 512);
   const double late_before = decode_microseconds(1048575 - 256, 256),

@@ -74,16 +74,17 @@ std::vector<Figure> train_figures(const Arguments& arguments) {
   Step fused("hkt", 1024, kBatch), composed("hkt", 1024, kBatch, make_composed);
   fused();
   composed();
-  TORCH_CHECK(torch::allclose(fused.loss, composed.loss, 1e-4, 1e-5), "the composed model computes something else: ",
-              fused.loss.item<double>(), " and ", composed.loss.item<double>());
+  TORCH_CHECK(torch::allclose(fused.loss, composed.loss, 1e-4, 1e-5),
+              "the composed model computes something else: ", fused.loss.item<double>(), " and ",
+              composed.loss.item<double>());
   auto work = [](Step& step) { return [&step] { step(); }; };
   auto short_rows = race({{"flat", work(flat)}, {"hkt", work(hkt)}}, arguments.rounds);
   auto long_rows = race({{"fused", work(fused)}, {"composed", work(composed)}}, std::min(arguments.rounds, 5));
   std::printf(
       "Training steps on the CPU: 2 layers, 128 channels, 4 heads, batch %ld, AdamW, %d threads\n"
       "milliseconds: T=512 flat %.1f, HKT L=3 %.1f; T=1024 HKT L=3 %.1f, composed %.1f\n\n",
-      static_cast<long>(kBatch), arguments.threads, 1e3 * short_rows["flat"], 1e3 * short_rows["hkt"], 1e3 * long_rows["fused"],
-      1e3 * long_rows["composed"]);
+      static_cast<long>(kBatch), arguments.threads, 1e3 * short_rows["flat"], 1e3 * short_rows["hkt"],
+      1e3 * long_rows["fused"], 1e3 * long_rows["composed"]);
   return {{"train_cpu_step_hkt_over_flat", short_rows["hkt"] / short_rows["flat"], "<= 1.35"},
           {"train_cpu_step_composed_over_fused", long_rows["composed"] / long_rows["fused"], ">= 2"}};
 }

@@ -17,7 +17,8 @@ void run(const State& state) {
     const auto figures = name == "hkt" ? bench::hkt_figures : name == "hsa" ? bench::hsa_figures : bench::train_figures;
     bench::report(figures(state.arguments), state.arguments);
   }
-  if (const auto figures = bench::build_figures(state.arguments); !figures.empty()) bench::report(figures, state.arguments);
+  if (const auto figures = bench::build_figures(state.arguments); !figures.empty())
+    bench::report(figures, state.arguments);
 }
 
 }  // namespace
@@ -25,11 +26,18 @@ void run(const State& state) {
 void add_bench_command(CLI::App& app) {
   auto state = std::make_shared<State>();
   CLI::App* command = app.add_subcommand("bench", "Measure the kernels and training steps beside their peers");
-  command->add_option("which", state->which, "hkt, hsa, train; all if none is named")->check(CLI::IsMember({"hkt", "hsa", "train"}))->type_name("NAME");
+  command->add_option("which", state->which, "hkt, hsa, train; all if none is named")
+      ->check(CLI::IsMember({"hkt", "hsa", "train"}))
+      ->type_name("NAME");
   command->add_option("--json", state->arguments.json, "Write the figures to this file as well")->type_name("FILE");
-  command->add_option("--build-times", state->arguments.build_times, "Report clean-build times from this file")->type_name("FILE");
-  command->add_option("--threads", state->arguments.threads, "CPU threads")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--rounds", state->arguments.rounds, "Times each is measured")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--build-times", state->arguments.build_times, "Report clean-build times from this file")
+      ->type_name("FILE");
+  command->add_option("--threads", state->arguments.threads, "CPU threads")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--rounds", state->arguments.rounds, "Times each is measured")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->footer(examples("  strata bench hkt\n  strata bench --json figures.json"));
   command->callback([state] { run(*state); });
 }

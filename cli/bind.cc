@@ -13,13 +13,20 @@ void bind_options(CLI::App& command, OptionTable& table) {
     std::string help = option.note.help;
     if (!option.note.task.empty()) help += " (" + option.note.task + ")";
     const Json value = option.value();
-    const std::string initial = value.is_array() ? fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), " "))
+    const std::string initial = value.is_array()
+                                    ? fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), " "))
                                 : value.is_string() ? value.get<std::string>()
                                                     : value.dump();
     if (!initial.empty() && !value.is_boolean()) help += " [" + initial + "]";
     if (std::holds_alternative<bool*>(option.target)) {
-      command.add_flag_callback(option.flag(), [set] { set({"true"}); }, help)->group(option.group);
-      command.add_flag_callback("--no-" + option.flag().substr(2), [set] { set({"false"}); }, help)->group("");
+      command
+          .add_flag_callback(
+              option.flag(), [set] { set({"true"}); }, help)
+          ->group(option.group);
+      command
+          .add_flag_callback(
+              "--no-" + option.flag().substr(2), [set] { set({"false"}); }, help)
+          ->group("");
       continue;
     }
     CLI::Option* flag = command.add_option_function<std::vector<std::string>>(option.flag(), set, help);
@@ -34,7 +41,8 @@ void bind_options(CLI::App& command, OptionTable& table) {
 }
 
 void bind_config(CLI::App& command, std::string& path) {
-  command.add_option("--config", path, "Options from a TOML or JSON file; the command line goes before it")->type_name("FILE");
+  command.add_option("--config", path, "Options from a TOML or JSON file; the command line goes before it")
+      ->type_name("FILE");
 }
 
 void apply_config(OptionTable& table, const std::string& path) {

@@ -37,8 +37,12 @@ void add_eval_command(CLI::App& app) {
   declare(state->table, state->data);
   bind_options(*command, state->table);
   command->add_option("model", state->request.model, "A run's folder, or a model file")->required()->type_name("MODEL");
-  command->add_option("--split", state->request.split, "Which rows")->check(CLI::IsMember({"train", "valid", "test"}))->capture_default_str();
-  command->add_option("--batch", state->request.batch, "Rows a batch")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--split", state->request.split, "Which rows")
+      ->check(CLI::IsMember({"train", "valid", "test"}))
+      ->capture_default_str();
+  command->add_option("--batch", state->request.batch, "Rows a batch")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->add_option("--threads", state->threads, "CPU threads; 0: all cores");
   command->add_flag("--json", state->json, "Print JSON");
   command->footer(

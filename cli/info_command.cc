@@ -14,11 +14,13 @@ void add_info_command(CLI::App& app) {
     if (*json) return fmt::print("{}\n", info.dump(2));
     fmt::print("strata           {}\n", info["strata"].get<std::string>());
     fmt::print("torch            {}\n", info["torch"].get<std::string>());
-    fmt::print("instruction sets {}, in use {}\n", fmt::join(info["instruction_sets"].get<std::vector<std::string>>(), ", "),
+    fmt::print("instruction sets {}, in use {}\n",
+               fmt::join(info["instruction_sets"].get<std::vector<std::string>>(), ", "),
                info["instruction_set"].get<std::string>());
     fmt::print("cores            {}\n", info["cores"].get<int>());
     fmt::print("memory           {:.1f} GB\n", info["memory_gigabytes"].get<double>());
-    fmt::print("devices          cpu{}\n", info["torch_sees_cuda"].get<bool>() ? " (a GPU is here; this build has no kernels for it)" : "");
+    fmt::print("devices          cpu{}\n",
+               info["torch_sees_cuda"].get<bool>() ? " (a GPU is here; this build has no kernels for it)" : "");
     fmt::print("cache            {}\n", info["cache"].get<std::string>());
   });
 }

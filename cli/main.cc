@@ -1,4 +1,5 @@
-// strata: data, models, training, comparing. One file per subcommand; this one parses, and turns errors into exit codes.
+// strata: data, models, training, comparing. One file per subcommand; this one parses, and turns errors into exit
+// codes.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -31,11 +32,13 @@ void check_command(const CLI::App& app, const std::string& word) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
   if (word[0] == '-' || std::find(names.begin(), names.end(), word) != names.end()) return;
-  throw strata::usage_error("{}: no such command{}; there are {}", word, strata::suggestion(word, names), fmt::join(names, ", "));
+  throw strata::usage_error("{}: no such command{}; there are {}", word, strata::suggestion(word, names),
+                            fmt::join(names, ", "));
 }
 
-// By default OpenMP's threads wait for each other by spinning, which makes a training step forty times as long when another
-// program wants the same core. A short spin costs nothing and avoids it; libgomp reads it when it is loaded, hence the exec.
+// By default OpenMP's threads wait for each other by spinning, which makes a training step forty times as long when
+// another program wants the same core. A short spin costs nothing and avoids it; libgomp reads it when it is loaded,
+// hence the exec.
 void spin_shortly(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   setenv("GOMP_SPINCOUNT", "10000", 1);
@@ -51,7 +54,7 @@ int fail(strata::ExitCode code, const std::string& message) {
 
 int main(int argc, char** argv) {
   using strata::ExitCode;
-  spin_shortly(argv);
+  if (argc > 1 && std::string(argv[1]) == "train") spin_shortly(argv);
   CLI::App app(kIntroduction, "strata");
   app.footer(kFooter);
   app.set_version_flag("--version", "strata " STRATA_VERSION);

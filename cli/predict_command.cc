@@ -57,13 +57,16 @@ void run(const State& state) {
 void add_predict_command(CLI::App& app) {
   auto state = std::make_shared<State>();
   CLI::App* command = app.add_subcommand("predict", "Ask a trained model: one JSON line per input");
-  command->description("Ask a trained model: strata predict MODEL [TEXT ...]. Prints one JSON line per input.\n"
-                       "Without any TEXT or --file, every line of standard input is an input.");
+  command->description(
+      "Ask a trained model: strata predict MODEL [TEXT ...]. Prints one JSON line per input.\n"
+      "Without any TEXT or --file, every line of standard input is an input.");
   command->add_option("model", state->model, "A run's folder, or a model file")->required()->type_name("MODEL");
   // CLI11 would take a text in square brackets for a list, so texts are what is left over.
   command->allow_extras();
   command->add_option("--file", state->files, "Files, each one input")->type_name("FILE");
-  command->add_option("--top", state->top, "Language models: how many next bytes to show")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--top", state->top, "Language models: how many next bytes to show")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->add_option("--threads", state->threads, "CPU threads; 0: all cores");
   command->footer(
       examples("  strata predict runs/listops-hsa-seed1 \"[MAX 2 [MIN 4 7 ] 0 ]\"\n"

@@ -24,9 +24,10 @@ void report(const Json& result, const fs::path& folder) {
   const Json& test = result.at("test");
   const auto task = result.at("task").get<std::string>();
   const double loss = test.at("loss"), accuracy = test.at("accuracy");
-  const std::string score = find_task(task).goal == Goal::kNextToken
-                                ? fmt::format("{:.4f} bits per byte, {:.2f}% of the bytes right", loss / std::numbers::ln2, 100 * accuracy)
-                                : fmt::format("accuracy {:.2f}%, loss {:.4f}", 100 * accuracy, loss);
+  const std::string score =
+      find_task(task).goal == Goal::kNextToken
+          ? fmt::format("{:.4f} bits per byte, {:.2f}% of the bytes right", loss / std::numbers::ln2, 100 * accuracy)
+          : fmt::format("accuracy {:.2f}%, loss {:.4f}", 100 * accuracy, loss);
   fmt::print("{}, {} attention, seed {}: test {} on {} rows\n", task, result.at("attention").get<std::string>(),
              result.at("seed").get<int64_t>(), score, test.at("rows").get<int64_t>());
   fmt::print("{} steps in {} ({:.1f} ms a step), {} parameters; best at step {}\n", result.at("steps").get<int64_t>(),
@@ -38,7 +39,8 @@ void report(const Json& result, const fs::path& folder) {
 void run(State& state) {
   if (!state.resume.empty()) {
     for (const Option& option : state.table.options()) {
-      if (option.given) throw usage_error("{}: a resumed run keeps its options; leave it out, or start a new run", option.flag());
+      if (option.given)
+        throw usage_error("{}: a resumed run keeps its options; leave it out, or start a new run", option.flag());
     }
     if (!state.config.empty()) throw usage_error("--config: a resumed run keeps its options");
     state.folder = state.resume;
@@ -47,7 +49,8 @@ void run(State& state) {
     apply_config(state.table, state.config);
   }
   if (state.folder.empty()) {
-    state.folder = fmt::format("runs/{}-{}-seed{}", state.run.data.task, state.run.model.attention, state.run.train.seed);
+    state.folder =
+        fmt::format("runs/{}-{}-seed{}", state.run.data.task, state.run.model.attention, state.run.train.seed);
   }
   watch_for_interrupts();
   const Json result = train(state.run, {state.folder}, !state.resume.empty(), state.quiet);
@@ -66,8 +69,10 @@ void add_train_command(CLI::App& app) {
   declare(state->table, state->run);
   bind_options(*command, state->table);
   bind_config(*command, state->config);
-  command->add_option("--folder", state->folder, "Where the run is kept; runs/TASK-ATTENTION-seedSEED if not given")->type_name("FOLDER");
-  command->add_option("--resume", state->resume, "Go on with the run in this folder, to the same bits")->type_name("FOLDER");
+  command->add_option("--folder", state->folder, "Where the run is kept; runs/TASK-ATTENTION-seedSEED if not given")
+      ->type_name("FOLDER");
+  command->add_option("--resume", state->resume, "Go on with the run in this folder, to the same bits")
+      ->type_name("FOLDER");
   command->add_flag("--quiet", state->quiet, "No progress");
   command->add_flag("--json", state->json, "Print the result as JSON");
   command->footer(

@@ -27,9 +27,10 @@ struct Document {
 enum class TextLeaf { kWord, kCharacter, kByte };
 
 // Paragraphs (separated by blank lines) of sentences of words, and words of characters with TextLeaf::kCharacter; all
-// families are sequences. TextLeaf::kByte makes every byte of the text a leaf: white space belongs to the word after it,
-// at the end of the text to the last word. A word is a run of code points without whitespace, a character is one code point. A sentence
-// ends with a word that ends in one of . ! ? … 。 ！ ？, closing quotes and brackets after it included.
+// families are sequences. TextLeaf::kByte makes every byte of the text a leaf: white space belongs to the word after
+// it, at the end of the text to the last word. A word is a run of code points without whitespace, a character is one
+// code point. A sentence ends with a word that ends in one of . ! ? … 。 ！ ？, closing quotes and brackets after it
+// included.
 Status document_from_text(const std::string& text, TextLeaf leaf, Document* document);
 
 // A section is a sequence of its heading, its blocks and its subsections: a "##" section lies inside the "#" section

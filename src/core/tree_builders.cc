@@ -263,7 +263,8 @@ Status split_families(const Tree& tree, int64_t max_children, Tree* split) {
       std::vector<int32_t> above;
       for (int64_t part = 0; part < parts; ++part) {
         above.push_back(~loose.add_family(tree.domain(f)));
-        loose.families.back().children.assign(row.begin() + part * count / parts, row.begin() + (part + 1) * count / parts);
+        loose.families.back().children.assign(row.begin() + part * count / parts,
+                                              row.begin() + (part + 1) * count / parts);
       }
       row = std::move(above);
     }

@@ -41,7 +41,8 @@ void write_set(const fs::path& folder, const Json& origin, const Files& files) {
     std::error_code ignored;
     fs::remove_all(beside, ignored);
     // Two processes may make the same set at once; the first to finish wins.
-    if (!check_set(folder, false).present) throw output_error("{}: cannot be put in place ({})", folder.string(), error.message());
+    if (!check_set(folder, false).present)
+      throw output_error("{}: cannot be put in place ({})", folder.string(), error.message());
   }
 }
 
@@ -65,7 +66,8 @@ SetState check_set(const fs::path& folder, bool read_files) {
     } else if (error) {
       state.problems.push_back(fmt::format("{} is missing", name));
     } else if (size != facts["bytes"].get<uint64_t>()) {
-      state.problems.push_back(fmt::format("{} has {} bytes instead of {}", name, size, facts["bytes"].get<uint64_t>()));
+      state.problems.push_back(
+          fmt::format("{} has {} bytes instead of {}", name, size, facts["bytes"].get<uint64_t>()));
     } else if (read_files && crc32_of(read_raw_file(path)) != facts["crc32"].get<uint32_t>()) {
       state.problems.push_back(fmt::format("{} is not what was written", name));
     }

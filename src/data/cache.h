@@ -1,4 +1,5 @@
-// Where data lives: a folder per set under XDG_CACHE_HOME/strata (or ~/.cache/strata), each with a manifest of its files.
+// Where data lives: a folder per set under XDG_CACHE_HOME/strata (or ~/.cache/strata), each with a manifest of its
+// files.
 #pragma once
 
 #include <string>
@@ -11,7 +12,8 @@ namespace strata {
 
 fs::path cache_folder();
 
-// A set is written into a folder beside its own, which takes its name when it is complete: a set that is there is whole.
+// A set is written into a folder beside its own, which takes its name when it is complete: a set that is there is
+// whole.
 using Files = std::vector<std::pair<std::string, std::string>>;  // name, content
 void write_set(const fs::path& folder, const Json& origin, const Files& files);
 

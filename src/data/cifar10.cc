@@ -31,7 +31,8 @@ void read_rows(const std::string& bytes, const std::string& name, bool colour, i
     data.add_row(byte_tokens(pixels), label, length);
   }
   if (bytes.size() % row_size != 0) {
-    data.add_problem(fmt::format("{}: the last row is cut off ({} bytes, rows have {})", name, bytes.size() % row_size, row_size));
+    data.add_problem(
+        fmt::format("{}: the last row is cut off ({} bytes, rows have {})", name, bytes.size() % row_size, row_size));
   }
 }
 
@@ -40,8 +41,9 @@ void read_rows(const std::string& bytes, const std::string& name, bool colour, i
 TaskData load_cifar10(const DataConfig& config) {
   const fs::path folder = config.data.empty() ? cache_folder() / "cifar10" : fs::path(config.data);
   if (!fs::is_directory(folder)) {
-    throw data_error("{}: expected a folder with CIFAR-10; get it with `strata data get cifar10`, or name a copy with --data",
-                     folder.string());
+    throw data_error(
+        "{}: expected a folder with CIFAR-10; get it with `strata data get cifar10`, or name a copy with --data",
+        folder.string());
   }
   if (config.length != static_cast<int64_t>(kPixels)) {
     throw usage_error("length: images have {} pixels, got {}", kPixels, config.length);

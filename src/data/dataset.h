@@ -8,7 +8,7 @@
 
 namespace strata {
 
-using Token = uint16_t;            // 0 is padding; what the others mean is the task's affair
+using Token = uint16_t;  // 0 is padding; what the others mean is the task's affair
 inline constexpr Token kPad = 0;
 inline constexpr int64_t kByteVocabulary = 257;  // token 1 + b is byte b
 

@@ -18,7 +18,8 @@ namespace strata {
 
 const std::vector<DownloadSource>& download_sources() {
   static const std::vector<DownloadSource> sources = {
-      {"imdb", "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz", "md5:7c2ac02c03563afcf9b574c7e56c153a"},
+      {"imdb", "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+       "md5:7c2ac02c03563afcf9b574c7e56c153a"},
       {"cifar10", "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
        "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
   };
@@ -67,8 +68,8 @@ bool transfer(const DownloadSource& source, const fs::path& part, const Download
     fs::remove(part);
     throw data_error("{}: cannot be downloaded ({})", source.url, words);
   }
-  throw data_error("{}: the download stopped ({}); what came is kept in {}, run the command again to go on", source.url, words,
-                   part.string());
+  throw data_error("{}: the download stopped ({}); what came is kept in {}, run the command again to go on", source.url,
+                   words, part.string());
 }
 
 }  // namespace
@@ -119,8 +120,9 @@ void download(const DownloadSource& source, const fs::path& path, const Download
 #else
 std::string file_digest(const fs::path&, const std::string&) { return {}; }
 void download(const DownloadSource& source, const fs::path&, const DownloadProgress&) {
-  throw data_error("this build has no downloads (it lacks libcurl or OpenSSL); fetch {} yourself and name its folder with --data",
-                   source.url);
+  throw data_error(
+      "this build has no downloads (it lacks libcurl or OpenSSL); fetch {} yourself and name its folder with --data",
+      source.url);
 }
 #endif
 

@@ -1,5 +1,5 @@
-// IMDB reviews (Maas et al. 2011) as bytes: the official folder, or a file per split of rows "label, rating, id, text". The
-// rating gives the label away and is never read.
+// IMDB reviews (Maas et al. 2011) as bytes: the official folder, or a file per split of rows "label, rating, id, text".
+// The rating gives the label away and is never read.
 #include <algorithm>
 
 #include "data/cache.h"
@@ -19,7 +19,8 @@ Dataset read_rows(const std::string& text, const std::string& name, int64_t leng
     for (int column = 0; column < 3; ++column) {
       tab = line.find('\t', begin);
       if (tab == std::string_view::npos) {
-        return data.add_problem(fmt::format("{} line {}: expected label, rating, id and text apart by tabs", name, number));
+        return data.add_problem(
+            fmt::format("{} line {}: expected label, rating, id and text apart by tabs", name, number));
       }
       begin = tab + 1;
     }
@@ -39,9 +40,11 @@ Dataset read_folder(const fs::path& folder, int64_t length) {
   std::vector<std::pair<int64_t, std::pair<int, fs::path>>> files;
   for (int label = 0; label < 2; ++label) {
     const fs::path side = folder / (label == 1 ? "pos" : "neg");
-    if (!fs::is_directory(side)) throw data_error("{}: expected this folder of the IMDB set, and there is none", side.string());
+    if (!fs::is_directory(side))
+      throw data_error("{}: expected this folder of the IMDB set, and there is none", side.string());
     for (const auto& entry : fs::directory_iterator(side)) {
-      if (entry.path().extension() == ".txt") files.push_back({std::atoll(entry.path().stem().c_str()), {label, entry.path()}});
+      if (entry.path().extension() == ".txt")
+        files.push_back({std::atoll(entry.path().stem().c_str()), {label, entry.path()}});
     }
   }
   std::sort(files.begin(), files.end());
@@ -61,8 +64,9 @@ Dataset read_folder(const fs::path& folder, int64_t length) {
 TaskData load_imdb(const DataConfig& config) {
   const fs::path folder = config.data.empty() ? cache_folder() / "imdb" : fs::path(config.data);
   if (!fs::is_directory(folder)) {
-    throw data_error("{}: expected a folder with the IMDB set; get it with `strata data get imdb`, or name a copy with --data",
-                     folder.string());
+    throw data_error(
+        "{}: expected a folder with the IMDB set; get it with `strata data get imdb`, or name a copy with --data",
+        folder.string());
   }
   TaskData data;
   data.vocabulary = kByteVocabulary;
@@ -70,7 +74,8 @@ TaskData load_imdb(const DataConfig& config) {
   auto read = [&](const std::string& split) {
     if (fs::is_directory(folder / split)) return read_folder(folder / split, config.length);
     const fs::path path = find_split(folder, split, {".tsv"});
-    if (path.empty()) throw data_error("{0}: expected {1}/ or {1}.tsv in it, and there is neither", folder.string(), split);
+    if (path.empty())
+      throw data_error("{0}: expected {1}/ or {1}.tsv in it, and there is neither", folder.string(), split);
     return read_rows(read_file(path), path.filename().string(), config.length);
   };
   data.train = read("train");

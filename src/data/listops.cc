@@ -13,7 +13,7 @@ namespace {
 
 constexpr Token kFirstDigit = 1, kFirstOperator = 11, kClose = 15;
 constexpr std::array<std::string_view, 16> kWords = {"",  "0", "1", "2",    "3",    "4",    "5",   "6",
-                                                "7", "8", "9", "[MIN", "[MAX", "[MED", "[SM", "]"};
+                                                     "7", "8", "9", "[MIN", "[MAX", "[MED", "[SM", "]"};
 
 // A list under evaluation: how often each digit came.
 struct List {
@@ -98,7 +98,8 @@ std::string_view listops_word(Token token) { return token < kWords.size() ? kWor
 std::string make_listops(const ListopsOptions& o) {
   if (o.max_args < 2 || o.max_depth < 1 || o.min_length > o.max_length) {
     throw usage_error(
-        "listops: expected max_args of 2 or more, max_depth of 1 or more and min_length <= length, got {}, {}, {} and {}",
+        "listops: expected max_args of 2 or more, max_depth of 1 or more and min_length <= length, got {}, {}, {} and "
+        "{}",
         o.max_args, o.max_depth, o.min_length, o.max_length);
   }
   constexpr int64_t kPatience = 20'000'000;  // draws in a row that give nothing new
@@ -119,7 +120,8 @@ std::string make_listops(const ListopsOptions& o) {
       fruitless = 0;
     } else if (++fruitless == kPatience) {
       throw usage_error(
-          "listops: expected {} different expressions of {} to {} tokens, depth {} and {} arguments, found only {}; ask for "
+          "listops: expected {} different expressions of {} to {} tokens, depth {} and {} arguments, found only {}; "
+          "ask for "
           "fewer rows or wider limits",
           o.rows, o.min_length, o.max_length, o.max_depth, o.max_args, rows);
     }

@@ -21,9 +21,9 @@ struct ListopsOptions {
   uint64_t seed = 1;
 };
 
-// `rows` different expressions, one a line: "value TAB expression". The same bytes for the same options on every machine.
-// A node above max_depth is an operator with probability 1/4, with 2 to max_args arguments; trees of other lengths than
-// asked are thrown away. Throws a usage error when there are not so many expressions.
+// `rows` different expressions, one a line: "value TAB expression". The same bytes for the same options on every
+// machine. A node above max_depth is an operator with probability 1/4, with 2 to max_args arguments; trees of other
+// lengths than asked are thrown away. Throws a usage error when there are not so many expressions.
 std::string make_listops(const ListopsOptions& options);
 
 // The tokens of an expression; parentheses are skipped. Empty when a word is unknown, which then is in *unknown.
@@ -33,8 +33,8 @@ std::string_view listops_word(Token token);
 // The value of an expression, nothing when it is not well formed.
 std::optional<int> evaluate_listops(std::span<const Token> tokens);
 
-// Reads "value TAB expression" rows, or the Long Range Arena's "Source TAB Target" files. A row whose value is not that of
-// its expression is bad.
+// Reads "value TAB expression" rows, or the Long Range Arena's "Source TAB Target" files. A row whose value is not that
+// of its expression is bad.
 Dataset read_listops(const std::string& text, const std::string& name, int64_t length);
 
 }  // namespace strata

@@ -25,7 +25,7 @@ fs::path listops_folder(const DataConfig& c) {
 fs::path make_listops_set(const DataConfig& given, bool again) {
   DataConfig c = given;
   if (c.length == 0) c.length = find_task("listops").length;
-  const fs::path folder = listops_folder(c);
+  fs::path folder = listops_folder(c);
   if (!again) {
     const SetState state = check_set(folder, /*read_files=*/false);
     if (state.present && state.problems.empty()) return folder;
@@ -49,7 +49,7 @@ fs::path make_listops_set(const DataConfig& given, bool again) {
     files.emplace_back(names[split], lines.substr(at, end - at));
     at = end;
   }
-  const Json origin = {{"task", "listops"},         {"min_length", c.min_length}, {"length", c.length},
+  const Json origin = {{"task", "listops"},        {"min_length", c.min_length}, {"length", c.length},
                        {"max_depth", c.max_depth}, {"max_args", c.max_args},     {"data_seed", c.data_seed}};
   make_folder(folder.parent_path());
   write_set(folder, origin, files);

@@ -15,10 +15,10 @@
 namespace strata {
 
 struct Batch {
-  int64_t rows = 0, width = 0;           // width: the longest row
-  std::vector<int64_t> tokens;           // rows x width, padded with 0
-  std::vector<int64_t> lengths;          // real tokens of each row
-  std::vector<int64_t> targets;          // a class per row, or the next token of each token (-1 where there is none)
+  int64_t rows = 0, width = 0;   // width: the longest row
+  std::vector<int64_t> tokens;   // rows x width, padded with 0
+  std::vector<int64_t> lengths;  // real tokens of each row
+  std::vector<int64_t> targets;  // a class per row, or the next token of each token (-1 where there is none)
   std::vector<std::shared_ptr<const Tree>> trees;  // one per row, when trees were asked for
   int64_t real_tokens = 0;
 };

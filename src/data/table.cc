@@ -65,8 +65,8 @@ size_t find_column(const std::string& column, const std::vector<std::string>& na
   if (error == std::errc() && end == column.data() + column.size() && number > 0) return number - 1;
   const auto found = std::find(names.begin(), names.end(), column);
   if (found == names.end()) {
-    throw data_error("{}: expected a column named {}, and there are {}; choose with --label-column and --text-column", file,
-                     column, fmt::join(names, ", "));
+    throw data_error("{}: expected a column named {}, and there are {}; choose with --label-column and --text-column",
+                     file, column, fmt::join(names, ", "));
   }
   return static_cast<size_t>(found - names.begin());
 }
@@ -136,7 +136,8 @@ std::string format_of(const fs::path& path) {
   for (const char* format : {".csv", ".tsv", ".jsonl"}) {
     if (path.filename().string().find(format) != std::string::npos) return format;
   }
-  throw data_error("{}: expected a name that ends in .csv, .tsv or .jsonl (or those and .gz, .xz or .zst)", path.string());
+  throw data_error("{}: expected a name that ends in .csv, .tsv or .jsonl (or those and .gz, .xz or .zst)",
+                   path.string());
 }
 
 Dataset to_dataset(const std::vector<TableRow>& rows, const std::string& name, int64_t length,
@@ -147,8 +148,8 @@ Dataset to_dataset(const std::vector<TableRow>& rows, const std::string& name, i
     if (!row.problem.empty()) {
       data.add_problem(fmt::format("{} line {}: {}", name, row.line, row.problem));
     } else if (label == labels.end() || *label != row.label) {
-      data.add_problem(fmt::format("{} line {}: the label \"{}\" is not among those of the training rows", name, row.line,
-                                   row.label.substr(0, 40)));
+      data.add_problem(fmt::format("{} line {}: the label \"{}\" is not among those of the training rows", name,
+                                   row.line, row.label.substr(0, 40)));
     } else {
       data.add_row(byte_tokens(row.text), static_cast<int32_t>(label - labels.begin()), length);
     }
@@ -166,10 +167,12 @@ TaskData load_table(const DataConfig& config) {
     return folder ? find_split(given, split, {".csv", ".tsv", ".jsonl"}) : fs::path();
   };
   auto read = [&](const fs::path& path) {
-    return read_table(read_file(path), format_of(path), config.label_column, config.text_column, path.filename().string());
+    return read_table(read_file(path), format_of(path), config.label_column, config.text_column,
+                      path.filename().string());
   };
   const fs::path train = folder ? split_path("train") : given;
-  if (train.empty()) throw data_error("{}: expected train.csv, train.tsv or train.jsonl in this folder", given.string());
+  if (train.empty())
+    throw data_error("{}: expected train.csv, train.tsv or train.jsonl in this folder", given.string());
   const std::vector<TableRow> rows = read(train);
   std::set<std::string> labels;
   for (const TableRow& row : rows) {

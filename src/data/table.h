@@ -12,8 +12,8 @@ struct TableRow {
   std::string problem;  // why it cannot be used; label and text are empty then
 };
 
-// format: ".csv", ".tsv" or ".jsonl". A column is a name of the first line (a key in JSON), or a number from 1 of a table
-// without names.
+// format: ".csv", ".tsv" or ".jsonl". A column is a name of the first line (a key in JSON), or a number from 1 of a
+// table without names.
 std::vector<TableRow> read_table(const std::string& content, const std::string& format, const std::string& label_column,
                                  const std::string& text_column, const std::string& name);
 

@@ -34,23 +34,27 @@ void declare(OptionTable& table, DataConfig& c) {
   table.add("valid_rows", &c.valid_rows, {.help = "Validation rows; 0: all (listops: 2000)", .min = 0});
   table.add("test_rows", &c.test_rows, {.help = "Test rows; 0: all (listops: 2000)", .min = 0});
   table.add("valid_share", &c.valid_share,
-            {.help = "Share of the training rows kept for validation where the data has no such split", .min = 0, .max = 0.9});
+            {.help = "Share of the training rows kept for validation where the data has no such split",
+             .min = 0,
+             .max = 0.9});
   table.add("data_seed", &c.data_seed, {.help = "Seed of generated data and of the validation split", .min = 0});
   table.add("min_length", &c.min_length, {.help = "Shortest expression", .min = 1, .task = "listops"});
   table.add("max_depth", &c.max_depth, {.help = "Deepest nesting", .min = 1, .max = 100, .task = "listops"});
-  table.add("max_args", &c.max_args, {.help = "Most arguments of an operator", .min = 2, .max = 100, .task = "listops"});
-  table.add("label_column", &c.label_column, {.help = "Column of the label: a name, or a number from 1", .task = "table"});
+  table.add("max_args", &c.max_args,
+            {.help = "Most arguments of an operator", .min = 2, .max = 100, .task = "listops"});
+  table.add("label_column", &c.label_column,
+            {.help = "Column of the label: a name, or a number from 1", .task = "table"});
   table.add("text_column", &c.text_column, {.help = "Column of the text: a name, or a number from 1", .task = "table"});
 }
 
 const std::vector<Task>& tasks() {
   static const std::vector<Task> all = {
-      {"listops", "the value of nested MIN, MAX, MED and SM lists", "made: strata data make listops", Goal::kClassify, 64,
-       "brackets", load_listops},
-      {"imdb", "film reviews as bytes: liked or not", "strata data get imdb, or --data FOLDER", Goal::kClassify, 1024, "text",
-       load_imdb},
-      {"cifar10", "grey images pixel by pixel: ten classes", "strata data get cifar10, or --data FOLDER", Goal::kClassify,
-       1024, "quadtree", load_cifar10},
+      {"listops", "the value of nested MIN, MAX, MED and SM lists", "made: strata data make listops", Goal::kClassify,
+       64, "brackets", load_listops},
+      {"imdb", "film reviews as bytes: liked or not", "strata data get imdb, or --data FOLDER", Goal::kClassify, 1024,
+       "text", load_imdb},
+      {"cifar10", "grey images pixel by pixel: ten classes", "strata data get cifar10, or --data FOLDER",
+       Goal::kClassify, 1024, "quadtree", load_cifar10},
       {"text", "the next byte of any text", "--data FILE", Goal::kNextToken, 256, "balanced", load_text},
       {"table", "your own texts with labels: CSV, TSV or JSON lines", "--data FILE", Goal::kClassify, 256, "text",
        load_table},
@@ -77,7 +81,7 @@ std::vector<Token> byte_tokens(std::string_view bytes) {
 fs::path find_split(const fs::path& folder, const std::string& split, const std::vector<std::string>& extensions) {
   for (const std::string& extension : extensions) {
     for (const char* packed : {"", ".zst", ".xz", ".gz", ".bz2"}) {
-      const fs::path path = folder / (split + extension + packed);
+      fs::path path = folder / (split + extension + packed);
       if (fs::exists(path)) return path;
     }
   }
@@ -122,14 +126,16 @@ TaskData load_task(const DataConfig& given) {
   data.goal = task.goal;
   data.length = config.length;
   if (data.valid.rows.empty() && data.valid.bad == 0) {
-    const int64_t rows = data.train.size(), share = static_cast<int64_t>(config.valid_share * static_cast<double>(rows));
+    const int64_t rows = data.train.size(),
+                  share = static_cast<int64_t>(config.valid_share * static_cast<double>(rows));
     const int64_t wanted = config.valid_rows > 0 ? config.valid_rows : share;
     data.valid = take_rows(data.train, std::min(wanted, rows / 2), static_cast<uint64_t>(config.data_seed));
   }
   keep_rows(data.train, config.train_rows);
   keep_rows(data.valid, config.valid_rows);
   keep_rows(data.test, config.test_rows);
-  for (const auto& [name, split] : {std::pair{"training", &data.train}, {"validation", &data.valid}, {"test", &data.test}}) {
+  for (const auto& [name, split] :
+       {std::pair{"training", &data.train}, {"validation", &data.valid}, {"test", &data.test}}) {
     if (!split->rows.empty() || (split == &data.valid && split->bad == 0)) continue;
     throw data_error("{}: no usable {} rows{}", data.task, name,
                      split->problems.empty() ? "" : ", for example " + split->problems.front());
@@ -143,7 +149,8 @@ std::vector<std::string> describe_problems(const TaskData& data) {
       {"training", &data.train}, {"validation", &data.valid}, {"test", &data.test}};
   for (const auto& [name, split] : splits) {
     if (split->bad == 0) continue;
-    problems.push_back(fmt::format("{} unusable {} rows were left out, for example: {}", split->bad, name, split->problems.front()));
+    problems.push_back(
+        fmt::format("{} unusable {} rows were left out, for example: {}", split->bad, name, split->problems.front()));
   }
   return problems;
 }
@@ -154,9 +161,11 @@ std::vector<Token> encode_input(const std::string& task, const std::string& inpu
     std::string unknown;
     tokens = listops_tokens(input, &unknown);
     if (!unknown.empty()) {
-      throw data_error("input: unknown word \"{}\"; expected digits, [MIN [MAX [MED [SM and ], apart by spaces", unknown);
+      throw data_error("input: unknown word \"{}\"; expected digits, [MIN [MAX [MED [SM and ], apart by spaces",
+                       unknown);
     }
-    if (!evaluate_listops(tokens)) throw data_error("input: expected one well-formed expression such as [MAX 2 [MIN 4 7 ] 0 ]");
+    if (!evaluate_listops(tokens))
+      throw data_error("input: expected one well-formed expression such as [MAX 2 [MIN 4 7 ] 0 ]");
     if (static_cast<int64_t>(tokens.size()) > length) {
       throw data_error("input: {} tokens, and the model reads {} at most", tokens.size(), length);
     }

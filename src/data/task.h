@@ -15,8 +15,8 @@ struct Task {
   const char* summary;
   const char* source;  // how its data is had
   Goal goal;
-  int64_t length;        // tokens a row, unless --length says otherwise
-  const char* tree;      // what HSA's tree is made from: see data/trees.h
+  int64_t length;    // tokens a row, unless --length says otherwise
+  const char* tree;  // what HSA's tree is made from: see data/trees.h
   TaskData (*load)(const DataConfig& config);
 };
 
@@ -30,8 +30,8 @@ TaskData load_task(const DataConfig& config);
 // Rows that were left out, in words, one line per split; empty when there are none.
 std::vector<std::string> describe_problems(const TaskData& data);
 
-// What a user types or a file holds, as tokens: words of an expression, bytes of a text, pixels of an image. Longer inputs
-// are cut at `length`.
+// What a user types or a file holds, as tokens: words of an expression, bytes of a text, pixels of an image. Longer
+// inputs are cut at `length`.
 std::vector<Token> encode_input(const std::string& task, const std::string& input, int64_t length);
 
 // ---- for the tasks themselves

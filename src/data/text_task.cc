@@ -1,4 +1,5 @@
-// Any text, for a model that predicts the next byte: windows one after the other, each with one byte more to be predicted.
+// Any text, for a model that predicts the next byte: windows one after the other, each with one byte more to be
+// predicted.
 #include "data/task.h"
 #include "util/error.h"
 

@@ -28,8 +28,8 @@ std::string bracket_words(std::span<const Token> tokens) {
   return text;
 }
 
-// The bytes, made readable for the text builder: a cut-off or broken character becomes letters, and the line breaks of web
-// pages (<br />) become those of a text, byte for byte.
+// The bytes, made readable for the text builder: a cut-off or broken character becomes letters, and the line breaks of
+// web pages (<br />) become those of a text, byte for byte.
 std::string plain_text(std::span<const Token> tokens, bool ascii) {
   std::string text;
   for (const Token token : tokens) {
@@ -37,7 +37,8 @@ std::string plain_text(std::span<const Token> tokens, bool ascii) {
     text += ascii && byte >= 0x80 ? 'x' : static_cast<char>(byte);
   }
   const std::string mark = "<br />", line_end = "\n     ";
-  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at)) text.replace(at, mark.size(), line_end);
+  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at))
+    text.replace(at, mark.size(), line_end);
   return text;
 }
 

@@ -13,8 +13,8 @@
 namespace strata {
 
 // Kinds: "brackets" (the lists of an expression), "text" (paragraphs, sentences, words, bytes), "quadtree" (a square
-// image, whose tokens are then taken in the order of quadtree_order()), "balanced" and "star". Families of "brackets" and
-// "text" are split into families of at most `branching` children.
+// image, whose tokens are then taken in the order of quadtree_order()), "balanced" and "star". Families of "brackets"
+// and "text" are split into families of at most `branching` children.
 const std::vector<std::string>& tree_kinds();
 
 class TreeMaker {

@@ -23,7 +23,8 @@ void for_each_file(const fs::path& path, const std::function<void(const std::str
   auto check = [&](la_ssize_t result) {
     if (result < ARCHIVE_WARN) {
       const char* why = archive_error_string(reader.get());
-      throw data_error("{}: is no archive, or a damaged one ({})", path.string(), why != nullptr ? why : "it ends too early");
+      throw data_error("{}: is no archive, or a damaged one ({})", path.string(),
+                       why != nullptr ? why : "it ends too early");
     }
   };
   check(archive_read_support_filter_all(reader.get()));
@@ -36,7 +37,8 @@ void for_each_file(const fs::path& path, const std::function<void(const std::str
     check(result);
     if (archive_entry_filetype(entry) != AE_IFREG) continue;
     constexpr la_int64_t kLargest = 1 << 28;
-    if (archive_entry_size(entry) > kLargest) throw data_error("{}: a file of more than 256 MB in it; this is another archive", path.string());
+    if (archive_entry_size(entry) > kLargest)
+      throw data_error("{}: a file of more than 256 MB in it; this is another archive", path.string());
     std::string content(static_cast<size_t>(archive_entry_size(entry)), '\0');
     const la_ssize_t size = archive_read_data(reader.get(), content.data(), content.size());
     check(size);
@@ -59,7 +61,8 @@ Files imdb_tables(const fs::path& archive) {
         if (bar == std::string::npos) continue;
         for (char& c : content) c = c == '\n' || c == '\r' ? ' ' : c;
         const int64_t id = std::atoll(file.c_str());
-        splits[split][{id, label}] = fmt::format("{}\t{}\t{}\t{}\n", label, std::atoi(file.c_str() + bar + 1), id, content);
+        splits[split][{id, label}] =
+            fmt::format("{}\t{}\t{}\t{}\n", label, std::atoi(file.c_str() + bar + 1), id, content);
       }
     }
   });
@@ -84,9 +87,10 @@ Files cifar10_batches(const fs::path& archive) {
   });
   constexpr size_t kBatches = 6;
   if (files.size() != kBatches) {
-    throw data_error("{}: expected data_batch_1.bin to data_batch_5.bin and test_batch.bin, got {} such files; is it the "
-                     "binary version of CIFAR-10?",
-                     archive.string(), files.size());
+    throw data_error(
+        "{}: expected data_batch_1.bin to data_batch_5.bin and test_batch.bin, got {} such files; is it the "
+        "binary version of CIFAR-10?",
+        archive.string(), files.size());
   }
   return files;
 }

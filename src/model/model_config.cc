@@ -12,13 +12,16 @@ void declare(OptionTable& table, ModelConfig& c) {
   table.add("positions", &c.positions,
             {.help = "Position embeddings added to the tokens", .choices = {"learned", "sinusoidal", "none"}});
   table.add("pooling", &c.pooling, {.help = "What the classifier reads", .choices = {"mean", "first"}});
-  table.add("dropout", &c.dropout, {.help = "Dropout after embedding, attention and feed-forward", .min = 0, .max = 0.99});
+  table.add("dropout", &c.dropout,
+            {.help = "Dropout after embedding, attention and feed-forward", .min = 0, .max = 0.99});
   table.begin_group("HKT attention");
   table.add("levels", &c.levels, {.help = "Resolutions; 1 is flat attention", .min = 1, .max = 5});
   table.add("taps", &c.taps, {.help = "Taps of each causal filter", .min = 1, .max = 64});
-  table.add("filters", &c.filters, {.help = "One weight per channel, or full matrices", .choices = {"depthwise", "dense"}});
+  table.add("filters", &c.filters,
+            {.help = "One weight per channel, or full matrices", .choices = {"depthwise", "dense"}});
   table.add("projections", &c.projections,
-            {.help = "One pair of query and key projections for all levels, or one per level", .choices = {"shared", "per-level"}});
+            {.help = "One pair of query and key projections for all levels, or one per level",
+             .choices = {"shared", "per-level"}});
   table.add("input_filter", &c.input_filter, {.help = "A stride-1 causal filter in front of everything"});
   table.add("psd", &c.psd, {.help = "Keys made from queries, so that the symmetrised kernel is PSD"});
   table.begin_group("HSA attention");

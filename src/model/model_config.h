@@ -25,8 +25,8 @@ struct ModelConfig {
 
 struct ModelShape {
   int64_t vocabulary = 0;
-  int64_t outputs = 0;    // classes, or the vocabulary again for a language model
-  int64_t length = 0;     // tokens at most
+  int64_t outputs = 0;  // classes, or the vocabulary again for a language model
+  int64_t length = 0;   // tokens at most
   bool next_token = false;
   int64_t tables = 1, places = 16;  // of HSA's sibling positions
 };

@@ -8,11 +8,16 @@ using torch::Tensor;
 
 Tensor sinusoidal_embedding(int64_t length, int64_t size) {
   const Tensor place = torch::arange(length, torch::kFloat).unsqueeze(1);
-  const Tensor wave = torch::exp(torch::arange((size + 1) / 2, torch::kFloat) * (-2.0 * std::log(10000.0) / static_cast<double>(size)));
-  return torch::stack({torch::sin(place * wave), torch::cos(place * wave)}, -1).flatten(1).narrow(1, 0, size).contiguous();
+  const Tensor wave =
+      torch::exp(torch::arange((size + 1) / 2, torch::kFloat) * (-2.0 * std::log(10000.0) / static_cast<double>(size)));
+  return torch::stack({torch::sin(place * wave), torch::cos(place * wave)}, -1)
+      .flatten(1)
+      .narrow(1, 0, size)
+      .contiguous();
 }
 
-SequenceModelImpl::SequenceModelImpl(const ModelConfig& config_, const ModelShape& shape_, const AttentionMaker& attention)
+SequenceModelImpl::SequenceModelImpl(const ModelConfig& config_, const ModelShape& shape_,
+                                     const AttentionMaker& attention)
     : config(config_), shape(shape_) {
   constexpr double kPositionNoise = 0.02;
   const int64_t size = config.model_size;

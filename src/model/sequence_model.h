@@ -15,7 +15,8 @@ namespace strata {
 class SequenceModelImpl : public torch::nn::Module {
  public:
   // `attention` makes the attention of each block; another maker than ours serves comparisons.
-  SequenceModelImpl(const ModelConfig& config, const ModelShape& shape, const AttentionMaker& attention = make_attention);
+  SequenceModelImpl(const ModelConfig& config, const ModelShape& shape,
+                    const AttentionMaker& attention = make_attention);
 
   // (B, classes), or (B, T, vocabulary) of a language model.
   torch::Tensor forward(const ModelInput& input);

@@ -13,7 +13,7 @@ using c10::optional;
 
 // AdamW's state of one parameter: the keys are strings in 1.13, pointers in 2.x.
 inline std::unique_ptr<torch::optim::OptimizerParamState>& optimizer_state(torch::optim::Optimizer& optimizer,
-                                                                          const at::Tensor& parameter) {
+                                                                           const at::Tensor& parameter) {
 #if TORCH_VERSION_MAJOR >= 2
   return optimizer.state()[parameter.unsafeGetTensorImpl()];
 #else

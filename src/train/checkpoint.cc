@@ -44,8 +44,8 @@ void copy_weights(const std::map<std::string, torch::Tensor>& stored, const std:
   for (auto& item : model->named_parameters()) {
     const auto found = stored.find(prefix + item.key());
     if (found == stored.end() || found->second.sizes() != item.value().sizes()) {
-      throw output_error("{}: tensor {} is missing or of another shape; this is a checkpoint of another model", path.string(),
-                         item.key());
+      throw output_error("{}: tensor {} is missing or of another shape; this is a checkpoint of another model",
+                         path.string(), item.key());
     }
     item.value().copy_(found->second);
   }
@@ -58,8 +58,12 @@ Json ModelCard::to_json() const {
   OptionTable config_table, shape_table;
   declare(config_table, copy.config);
   declare(shape_table, copy.shape);
-  return {{"format", 1},    {"task", task},     {"tree", tree},
-          {"labels", labels}, {"config", config_table.record()}, {"shape", shape_table.record()}};
+  return {{"format", 1},
+          {"task", task},
+          {"tree", tree},
+          {"labels", labels},
+          {"config", config_table.record()},
+          {"shape", shape_table.record()}};
 }
 
 ModelCard ModelCard::from_json(const Json& json, const std::string& where) {
@@ -94,7 +98,8 @@ LoadedModel load_model(const fs::path& given) {
   if (fs::is_directory(given)) {
     path = given / "best.safetensors";
     if (!fs::exists(path)) {
-      throw output_error("{}: expected best.safetensors in this folder; has its run been evaluated yet?", given.string());
+      throw output_error("{}: expected best.safetensors in this folder; has its run been evaluated yet?",
+                         given.string());
     }
   }
   const SafetensorsFile file = load(path);
@@ -106,8 +111,8 @@ LoadedModel load_model(const fs::path& given) {
   return loaded;
 }
 
-void save_training(const fs::path& path, const SequenceModel& model, torch::optim::AdamW& optimizer, const ModelCard& card,
-                   const Json& state) {
+void save_training(const fs::path& path, const SequenceModel& model, torch::optim::AdamW& optimizer,
+                   const ModelCard& card, const Json& state) {
   NamedTensors tensors;
   Json steps = Json::object();
   for (const auto& item : model->named_parameters()) {

@@ -1,4 +1,5 @@
-// Models and training states on disk. A model file is a safetensors file whose header carries everything needed to use it.
+// Models and training states on disk. A model file is a safetensors file whose header carries everything needed to use
+// it.
 #pragma once
 
 #include <torch/torch.h>
@@ -33,10 +34,10 @@ void save_model(const fs::path& path, const SequenceModel& model, const ModelCar
 // A model file, or a run's folder, whose best model is taken. Throws output errors.
 LoadedModel load_model(const fs::path& path);
 
-// Everything a run needs to go on to the same bits: weights, AdamW's moments, and the counters in `state`. One file, put in
-// place by a rename, so that it is always whole.
-void save_training(const fs::path& path, const SequenceModel& model, torch::optim::AdamW& optimizer, const ModelCard& card,
-                   const Json& state);
+// Everything a run needs to go on to the same bits: weights, AdamW's moments, and the counters in `state`. One file,
+// put in place by a rename, so that it is always whole.
+void save_training(const fs::path& path, const SequenceModel& model, torch::optim::AdamW& optimizer,
+                   const ModelCard& card, const Json& state);
 Json load_training(const fs::path& path, SequenceModel& model, torch::optim::AdamW& optimizer, const ModelCard& card);
 
 }  // namespace strata

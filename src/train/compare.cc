@@ -64,7 +64,8 @@ void claim_folder(const fs::path& folder, const Json& plan) {
     const Json before = there.flatten(), now = plan.flatten();
     for (const auto& [key, value] : now.items()) {
       if (!before.contains(key) || before[key] != value) {
-        what = fmt::format("{} is {} there and {} here", key, before.contains(key) ? before[key].dump() : "missing", value.dump());
+        what = fmt::format("{} is {} there and {} here", key, before.contains(key) ? before[key].dump() : "missing",
+                           value.dump());
         break;
       }
     }
@@ -79,11 +80,12 @@ pid_t start(const Run& run, const std::string& program) {
   const std::string threads = std::to_string(run.config.train.threads), root = run.folder.root.string();
   const pid_t child = fork();
   if (child == 0) {
-    setpgid(0, 0);                          // Ctrl-C reaches the parent alone, which passes it on once
-    prctl(PR_SET_PDEATHSIG, SIGTERM);       // and if the parent is killed, the child saves and stops
+    setpgid(0, 0);                     // Ctrl-C reaches the parent alone, which passes it on once
+    prctl(PR_SET_PDEATHSIG, SIGTERM);  // and if the parent is killed, the child saves and stops
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
     setenv("OMP_NUM_THREADS", threads.c_str(), 1);
+    setenv("GOMP_SPINCOUNT", "10000", 0);  // see cli/main.cc
     dup2(out, STDOUT_FILENO);
     dup2(out, STDERR_FILENO);
     execl(program.c_str(), program.c_str(), "train", "--resume", root.c_str(), static_cast<char*>(nullptr));
@@ -95,7 +97,9 @@ pid_t start(const Run& run, const std::string& program) {
 }
 
 bool predicts_bytes(const std::string& task) { return find_task(task).goal == Goal::kNextToken; }
-std::string measure_of(const std::string& task) { return predicts_bytes(task) ? "test bits per byte" : "test accuracy, %"; }
+std::string measure_of(const std::string& task) {
+  return predicts_bytes(task) ? "test bits per byte" : "test accuracy, %";
+}
 double score_of(const Json& result) {
   const Json& test = result.at("test");
   if (predicts_bytes(result.at("task"))) return test.at("loss").get<double>() / std::numbers::ln2;
@@ -160,7 +164,9 @@ void run_all(const std::vector<Run>& runs, int64_t jobs, const std::string& prog
                               clock.left(static_cast<int64_t>(kScale * done), kScale), names));
   }
   progress.finish();
-  if (!failure.empty()) throw Error(failure_code > 0 && failure_code < 5 ? static_cast<ExitCode>(failure_code) : ExitCode::kFailure, failure);
+  if (!failure.empty())
+    throw Error(failure_code > 0 && failure_code < 5 ? static_cast<ExitCode>(failure_code) : ExitCode::kFailure,
+                failure);
   if (interrupted()) throw Error(ExitCode::kInterrupted, "interrupted; every run is saved, the same command goes on");
 }
 

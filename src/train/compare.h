@@ -11,7 +11,7 @@ namespace strata {
 
 // An attention with options of its own: "hkt", "hkt:levels=2", "hsa:tree=balanced:branching=4".
 struct Variant {
-  std::string name;    // as given
+  std::string name;  // as given
   RunConfig config;
 };
 std::vector<Variant> parse_variants(const std::vector<std::string>& names, const RunConfig& base);

@@ -21,7 +21,10 @@ std::string p_text(const Json& p) {
 }  // namespace
 
 Json summarize(const std::vector<AttentionSummary>& attentions, const std::string& measure, bool lower_is_better) {
-  Json results = {{"measure", measure}, {"lower_is_better", lower_is_better}, {"attentions", Json::array()}, {"pairs", Json::array()}};
+  Json results = {{"measure", measure},
+                  {"lower_is_better", lower_is_better},
+                  {"attentions", Json::array()},
+                  {"pairs", Json::array()}};
   if (attentions.empty()) return results;
   const AttentionSummary& first = attentions[0];
   for (const AttentionSummary& a : attentions) {
@@ -53,15 +56,17 @@ std::string to_markdown(const Json& results) {
   std::string text = fmt::format("| attention | {} | parameters | score FLOPs | step time |\n|---|---|---|---|---|\n",
                                  results.at("measure").get<std::string>());
   for (const Json& a : results.at("attentions")) {
-    text += fmt::format("| {} | {} ± {} | {:.0f} | {:.4f}x | {}x |\n", a.at("name").get<std::string>(), or_dash(a.at("mean"), "{:.2f}"),
-                        or_dash(a.at("standard_deviation"), "{:.2f}"), a.at("parameters").get<double>(),
-                        a.at("score_ratio").get<double>(), or_dash(a.at("time_ratio"), "{:.2f}"));
+    text += fmt::format("| {} | {} ± {} | {:.0f} | {:.4f}x | {}x |\n", a.at("name").get<std::string>(),
+                        or_dash(a.at("mean"), "{:.2f}"), or_dash(a.at("standard_deviation"), "{:.2f}"),
+                        a.at("parameters").get<double>(), a.at("score_ratio").get<double>(),
+                        or_dash(a.at("time_ratio"), "{:.2f}"));
   }
   text += "\n| pair | difference | 95% interval | t | p |\n|---|---|---|---|---|\n";
   for (const Json& pair : results.at("pairs")) {
-    text += fmt::format("| {} - {} | {} | {} .. {} | {} | {} |\n", pair.at("to").get<std::string>(), pair.at("from").get<std::string>(),
-                        or_dash(pair.at("difference"), "{:+.2f}"), or_dash(pair.at("low"), "{:+.2f}"),
-                        or_dash(pair.at("high"), "{:+.2f}"), or_dash(pair.at("t"), "{:.2f}"), p_text(pair.at("p")));
+    text += fmt::format("| {} - {} | {} | {} .. {} | {} | {} |\n", pair.at("to").get<std::string>(),
+                        pair.at("from").get<std::string>(), or_dash(pair.at("difference"), "{:+.2f}"),
+                        or_dash(pair.at("low"), "{:+.2f}"), or_dash(pair.at("high"), "{:+.2f}"),
+                        or_dash(pair.at("t"), "{:.2f}"), p_text(pair.at("p")));
   }
   return text;
 }
@@ -72,7 +77,8 @@ std::string to_csv(const Json& results) {
     size_t seed = 0;
     for (const Json& score : a.at("scores")) {
       text += fmt::format("{},{},{},{},{},{}\n", a.at("name").get<std::string>(), ++seed, score.get<double>(),
-                          a.at("parameters").get<double>(), a.at("score_ratio").get<double>(), a.at("step_milliseconds").get<double>());
+                          a.at("parameters").get<double>(), a.at("score_ratio").get<double>(),
+                          a.at("step_milliseconds").get<double>());
     }
   }
   return text;
@@ -85,7 +91,8 @@ std::vector<std::string> verdicts(const Json& results) {
     const auto from = pair.at("from").get<std::string>(), to = pair.at("to").get<std::string>();
     const double difference = pair.at("difference").is_number() ? pair.at("difference").get<double>() : 0.0;
     const bool to_wins = lower ? difference < 0 : difference > 0;
-    const std::string gap = fmt::format("{} {} {} by {:.2f}", to_wins ? to : from, "beats", to_wins ? from : to, std::abs(difference));
+    const std::string gap =
+        fmt::format("{} {} {} by {:.2f}", to_wins ? to : from, "beats", to_wins ? from : to, std::abs(difference));
     if (!pair.at("p").is_number()) {
       lines.push_back(gap + " (too few seeds to test)");
       continue;
@@ -93,8 +100,9 @@ std::vector<std::string> verdicts(const Json& results) {
     const bool sure = pair.at("p").get<double>() < 0.05;
     const double low = pair.at("low").get<double>(), high = pair.at("high").get<double>();
     const std::string facts = fmt::format("p = {}, 95% interval {:+.2f} .. {:+.2f}", p_text(pair.at("p")), low, high);
-    lines.push_back(sure ? fmt::format("{} ({})", gap, facts)
-                         : fmt::format("{} and {} cannot be told apart: difference {:+.2f} ({})", to, from, difference, facts));
+    lines.push_back(
+        sure ? fmt::format("{} ({})", gap, facts)
+             : fmt::format("{} and {} cannot be told apart: difference {:+.2f} ({})", to, from, difference, facts));
   }
   return lines;
 }

@@ -15,10 +15,12 @@ void declare(OptionTable& table, TrainConfig& c) {
   table.add("warmup", &c.warmup, {.help = "Share of the steps in which the learning rate rises", .min = 0, .max = 1});
   table.add("weight_decay", &c.weight_decay, {.help = "AdamW's weight decay, on matrices", .min = 0, .max = 10});
   table.add("clip", &c.clip, {.help = "Largest norm of the gradient; 0: any", .min = 0});
-  table.add("label_smoothing", &c.label_smoothing, {.help = "Share of the target spread over all classes", .min = 0, .max = 0.99});
+  table.add("label_smoothing", &c.label_smoothing,
+            {.help = "Share of the target spread over all classes", .min = 0, .max = 0.99});
   table.add("precision", &c.precision, {.help = "bf16: autocast matrix products", .choices = {"float32", "bf16"}});
   table.add("eval_every", &c.eval_every, {.help = "Steps between evaluations; 0: once an epoch", .min = 0});
-  table.add("patience", &c.patience, {.help = "Stop after so many evaluations without a better one; 0: never", .min = 0});
+  table.add("patience", &c.patience,
+            {.help = "Stop after so many evaluations without a better one; 0: never", .min = 0});
   table.begin_group("Running");
   table.add("device", &c.device, {.help = "Where to compute", .choices = {"cpu", "cuda"}});
   table.add("threads", &c.threads, {.help = "CPU threads; 0: all cores", .min = 0, .max = 4096});

@@ -22,14 +22,17 @@ ModelInput to_input(const Batch& batch, torch::Device device) {
   return input;
 }
 
-Tensor to_targets(const Batch& batch, torch::Device device) { return torch::tensor(batch.targets, torch::kLong).to(device); }
+Tensor to_targets(const Batch& batch, torch::Device device) {
+  return torch::tensor(batch.targets, torch::kLong).to(device);
+}
 
 Loss loss_of(const Tensor& outputs, const Batch& batch, double label_smoothing) {
   namespace F = torch::nn::functional;
   const Tensor targets = to_targets(batch, outputs.device());
   const Tensor flat = outputs.reshape({targets.size(0), -1}).to(torch::kFloat);
   Loss loss;
-  loss.mean = F::cross_entropy(flat, targets, F::CrossEntropyFuncOptions().ignore_index(-1).label_smoothing(label_smoothing));
+  loss.mean =
+      F::cross_entropy(flat, targets, F::CrossEntropyFuncOptions().ignore_index(-1).label_smoothing(label_smoothing));
   loss.correct = flat.detach().argmax(-1).eq(targets).sum();
   for (const int64_t target : batch.targets) loss.counted += target >= 0;
   return loss;

@@ -86,7 +86,7 @@ void EventFile::write_record(const std::string& event) {
 
 void EventFile::add(const std::string& tag, int64_t step, double value) {
   std::string entry, summary, event = event_head(step);
-  put_bytes(entry, 1, tag);  // Summary.Value.tag
+  put_bytes(entry, 1, tag);   // Summary.Value.tag
   put_key(entry, 2, kFloat);  // Summary.Value.simple_value
   put_bits(entry, std::bit_cast<uint32_t>(static_cast<float>(value)));
   put_bytes(summary, 1, entry);  // Summary.value

@@ -1,4 +1,5 @@
-// Progress for people, on standard error: one line that renews itself on a terminal, a plain line now and then elsewhere.
+// Progress for people, on standard error: one line that renews itself on a terminal, a plain line now and then
+// elsewhere.
 #pragma once
 
 #include <chrono>
@@ -7,8 +8,8 @@
 namespace strata {
 
 bool on_terminal();
-std::string duration(double seconds);            // "1:05", "2:00:09"
-std::string bar(double share, int width = 24);   // "[#####-------]"
+std::string duration(double seconds);           // "1:05", "2:00:09"
+std::string bar(double share, int width = 24);  // "[#####-------]"
 
 class Progress {
  public:
@@ -30,9 +31,7 @@ class Progress {
 class Clock {
  public:
   explicit Clock(int64_t done) : first_(done), start_(std::chrono::steady_clock::now()) {}
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
   std::string left(int64_t done, int64_t all) const {
     if (done <= first_) return "?";
     return duration(seconds() / static_cast<double>(done - first_) * static_cast<double>(all - done));

@@ -14,7 +14,8 @@ ModelCard make_card(const RunConfig& config, const TaskData& data) {
   card.labels = data.labels;
   card.tree = config.model.tree == "task" ? find_task(data.task).tree : config.model.tree;
   const bool bytes = data.task != "listops";
-  if ((card.tree == "text" && !bytes) || (card.tree == "brackets" && bytes) || (card.tree == "quadtree" && data.task != "cifar10")) {
+  if ((card.tree == "text" && !bytes) || (card.tree == "brackets" && bytes) ||
+      (card.tree == "quadtree" && data.task != "cifar10")) {
     throw usage_error("tree: the rows of {} have no {} structure; choose task, balanced or star", data.task, card.tree);
   }
   card.shape.vocabulary = data.vocabulary;
@@ -57,7 +58,8 @@ double score_ratio(const ModelCard& card, const TaskData& data) {
     for (int64_t t = 0; t < T; ++t) {
       flat += static_cast<double>(t + 1);
       cost += 1;
-      for (int64_t rest = t; rest > 0; rest /= card.config.branching) cost += static_cast<double>(rest % card.config.branching);
+      for (int64_t rest = t; rest > 0; rest /= card.config.branching)
+        cost += static_cast<double>(rest % card.config.branching);
     }
     return cost / flat;
   }

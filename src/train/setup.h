@@ -13,8 +13,8 @@ ModelCard make_card(const RunConfig& config, const TaskData& data);
 SequenceModel make_model(const ModelCard& card);  // throws a usage error for options that do not fit together
 torch::Device device_of(const TrainConfig& config);
 
-// Score products of this attention over those of flat attention: Sum_l ceil(T / 2^l)^2 / T^2 for HKT at the full length, the
-// cost of the trees of the first test rows for HSA.
+// Score products of this attention over those of flat attention: Sum_l ceil(T / 2^l)^2 / T^2 for HKT at the full
+// length, the cost of the trees of the first test rows for HSA.
 double score_ratio(const ModelCard& card, const TaskData& data);
 
 }  // namespace strata

@@ -22,7 +22,8 @@ double standard_deviation(const std::vector<double>& values) {
 }
 
 PairedTest paired_t_test(const std::vector<double>& a, const std::vector<double>& b) {
-  if (a.size() != b.size()) throw usage_error("paired t-test: expected as many values on both sides, got {} and {}", a.size(), b.size());
+  if (a.size() != b.size())
+    throw usage_error("paired t-test: expected as many values on both sides, got {} and {}", a.size(), b.size());
   PairedTest test;
   if (a.empty()) return test;
   std::vector<double> differences;

@@ -26,7 +26,8 @@ Json system_info() {
   info["instruction_sets"] = Json::array();
   for (const Isa isa : supported_isas()) info["instruction_sets"].push_back(isa_name(isa));
   info["cores"] = std::thread::hardware_concurrency();
-  info["memory_gigabytes"] = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE)) / 1e9;
+  info["memory_gigabytes"] =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE)) / 1e9;
   info["devices"] = {"cpu"};
   info["torch_sees_cuda"] = torch::cuda::is_available();
   info["cache"] = cache_folder().string();

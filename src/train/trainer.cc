@@ -28,9 +28,11 @@ using Seconds = std::chrono::duration<double>;
 // Matrices decay; biases, norms and level weights do not.
 torch::optim::AdamW make_optimizer(const SequenceModel& model, const TrainConfig& c) {
   std::vector<Tensor> decayed, others;
-  for (const auto& item : model->named_parameters()) (item.value().dim() >= 2 ? decayed : others).push_back(item.value());
+  for (const auto& item : model->named_parameters())
+    (item.value().dim() >= 2 ? decayed : others).push_back(item.value());
   auto options = [&](double decay) {
-    return std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(c.learning_rate).weight_decay(decay));
+    return std::make_unique<torch::optim::AdamWOptions>(
+        torch::optim::AdamWOptions(c.learning_rate).weight_decay(decay));
   };
   std::vector<torch::optim::OptimizerParamGroup> groups;
   groups.emplace_back(decayed, options(c.weight_decay));
@@ -95,8 +97,9 @@ class Trainer {
       if (interrupted()) {
         save();
         progress_.finish();
-        throw Error(ExitCode::kInterrupted, fmt::format("interrupted at step {} of {}; saved, go on with: strata train --resume {}",
-                                                        step_, steps_, folder_.root.string()));
+        throw Error(ExitCode::kInterrupted,
+                    fmt::format("interrupted at step {} of {}; saved, go on with: strata train --resume {}", step_,
+                                steps_, folder_.root.string()));
       }
       if (Seconds(now - last_save_).count() >= static_cast<double>(c_.save_seconds)) save();
     }
@@ -114,7 +117,8 @@ class Trainer {
     optimizer_->zero_grad();
     std::vector<Batch> batches;
     Batch batch;
-    while (static_cast<int64_t>(batches.size()) < c_.accumulate && loader.next(batch)) batches.push_back(std::move(batch));
+    while (static_cast<int64_t>(batches.size()) < c_.accumulate && loader.next(batch))
+      batches.push_back(std::move(batch));
     for (const Batch& part : batches) {
       Loss loss;
       {
@@ -157,14 +161,17 @@ class Trainer {
       work();
     } catch (const c10::Error&) {
       const std::vector<Tensor> weights = model_->parameters();
-      if (std::all_of(weights.begin(), weights.end(), [](const Tensor& w) { return w.isfinite().all().item<bool>(); })) throw;
+      if (std::all_of(weights.begin(), weights.end(), [](const Tensor& w) { return w.isfinite().all().item<bool>(); }))
+        throw;
       throw diverged();
     }
   }
 
   Error diverged() const {
     return {ExitCode::kFailure,
-            fmt::format("the loss is not finite at step {}; try a lower --learning-rate or --clip. The last checkpoint is kept", step_)};
+            fmt::format(
+                "the loss is not finite at step {}; try a lower --learning-rate or --clip. The last checkpoint is kept",
+                step_)};
   }
 
   double tokens_per_second() const {
@@ -178,8 +185,8 @@ class Trainer {
       shown_rate_ = tokens_per_second();
     }
     progress_.show(fmt::format("{} step {}/{}  loss {:.3f}  accuracy {:.1f}%  {:.0f} tokens/s  {} left",
-                               bar(static_cast<double>(step_) / static_cast<double>(steps_)), step_, steps_, shown_loss_,
-                               100 * shown_accuracy_, shown_rate_, clock_.left(step_, steps_)));
+                               bar(static_cast<double>(step_) / static_cast<double>(steps_)), step_, steps_,
+                               shown_loss_, 100 * shown_accuracy_, shown_rate_, clock_.left(step_, steps_)));
   }
 
   // Better: more rows right, or, of a language model, a lower loss.
@@ -194,7 +201,8 @@ class Trainer {
     Json line = {{"kind", "valid"}, {"step", step_}};
     line.update(now.to_json());
     metrics_->add(line);
-    progress_.note(fmt::format("step {}/{}: validation loss {:.4f}, accuracy {:.2f}%", step_, steps_, now.loss, 100 * now.accuracy));
+    progress_.note(fmt::format("step {}/{}: validation loss {:.4f}, accuracy {:.2f}%", step_, steps_, now.loss,
+                               100 * now.accuracy));
     if (better(now)) {
       best_ = now;
       best_step_ = step_;
@@ -213,8 +221,9 @@ class Trainer {
     save_training(folder_.last(), model_, *optimizer_, card_,
                   {{"step", step_},
                    {"train_seconds", train_seconds_},
-                   {"window", {window_loss_.item<double>(), window_correct_.item<double>(), window_counted_, window_tokens_,
-                               window_start_seconds_}},
+                   {"window",
+                    {window_loss_.item<double>(), window_correct_.item<double>(), window_counted_, window_tokens_,
+                     window_start_seconds_}},
                    {"best", best_.to_json()},
                    {"best_step", best_step_},
                    {"stale", stale_},
@@ -294,8 +303,8 @@ Json train(const RunConfig& config, const RunFolder& folder, bool resume, bool q
   declare(table, copy);
   const bool started = fs::exists(folder.run());
   if (started && !resume) {
-    throw output_error("{}: holds a run already; go on with it by --resume {}, or choose another folder", folder.root.string(),
-                       folder.root.string());
+    throw output_error("{}: holds a run already; go on with it by --resume {}, or choose another folder",
+                       folder.root.string(), folder.root.string());
   }
   if (fs::exists(folder.result())) return Json::parse(read_file(folder.result()));
   set_threads(config.train.threads);

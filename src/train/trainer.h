@@ -19,8 +19,8 @@ struct RunFolder {
   fs::path result() const { return root / "result.json"; }
 };
 
-// Starts a run in an empty folder, or goes on with one whose options are those of `config`. Returns what result.json holds.
-// Throws Error with ExitCode::kInterrupted after a Ctrl-C, when everything is saved.
+// Starts a run in an empty folder, or goes on with one whose options are those of `config`. Returns what result.json
+// holds. Throws Error with ExitCode::kInterrupted after a Ctrl-C, when everything is saved.
 Json train(const RunConfig& config, const RunFolder& folder, bool resume, bool quiet);
 
 // The options a run was started with.

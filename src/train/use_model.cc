@@ -71,7 +71,8 @@ std::string shown(const std::string& input) {
 // How well the bytes were foreseen, and the likeliest next ones. log_p: (tokens, vocabulary)
 void add_next_bytes(Json& line, const torch::Tensor& log_p, const Batch& batch, int64_t top) {
   double bits = 0;
-  for (int64_t t = 0; t + 1 < batch.width; ++t) bits -= log_p[t][batch.tokens[t + 1]].item<double>() / std::numbers::ln2;
+  for (int64_t t = 0; t + 1 < batch.width; ++t)
+    bits -= log_p[t][batch.tokens[t + 1]].item<double>() / std::numbers::ln2;
   line["bits_per_byte"] = batch.width > 1 ? Json(bits / static_cast<double>(batch.width - 1)) : Json();
   const auto [values, tokens] = log_p[batch.width - 1].exp().topk(std::min<int64_t>(top, log_p.size(1)));
   line["next"] = Json::array();
@@ -100,7 +101,8 @@ Json Predictor::operator()(const std::string& input) const {
   options.trees = tree_maker(card);
   const Batch batch = make_batch(data, options, 0);
   torch::NoGradGuard no_grad;
-  const torch::Tensor log_p = torch::log_softmax(loaded.model->forward(to_input(batch, torch::kCPU)).to(torch::kDouble), -1)[0];
+  const torch::Tensor log_p =
+      torch::log_softmax(loaded.model->forward(to_input(batch, torch::kCPU)).to(torch::kDouble), -1)[0];
   if (card.shape.next_token) {
     add_next_bytes(line, log_p, batch, state_->top);
     return line;

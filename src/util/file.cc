@@ -123,7 +123,8 @@ void write_file(const fs::path& path, std::string_view content) {
       const std::string why = std::strerror(errno);
       std::error_code ignored;
       fs::remove(beside, ignored);
-      throw output_error("{}: cannot be written ({}); is the folder writable and the disk not full?", path.string(), why);
+      throw output_error("{}: cannot be written ({}); is the folder writable and the disk not full?", path.string(),
+                         why);
     }
   }
   std::error_code error;

@@ -15,8 +15,8 @@ namespace fs = std::filesystem;
 std::string read_file(const fs::path& path);
 std::string read_raw_file(const fs::path& path);  // as it lies there
 
-// Writes beside the target and renames, so that a reader sees the old content or the new, never a part. Throws an output
-// error; the old file is whole then.
+// Writes beside the target and renames, so that a reader sees the old content or the new, never a part. Throws an
+// output error; the old file is whole then.
 void write_file(const fs::path& path, std::string_view content);
 void write_json(const fs::path& path, const nlohmann::ordered_json& value);
 

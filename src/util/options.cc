@@ -44,7 +44,8 @@ size_t edits(const std::string& a, const std::string& b) {
 Json from_toml(const toml::node& node, const std::string& where) {
   if (const auto* table = node.as_table()) {
     Json object = Json::object();
-    for (const auto& [key, value] : *table) object[std::string(key.str())] = from_toml(value, fmt::format("{}: {}", where, key.str()));
+    for (const auto& [key, value] : *table)
+      object[std::string(key.str())] = from_toml(value, fmt::format("{}: {}", where, key.str()));
     return object;
   }
   if (const auto* array = node.as_array()) {
@@ -182,7 +183,8 @@ void OptionTable::set_all(const Json& values, const std::string& where, std::set
 
 void OptionTable::load_config(const fs::path& path) {
   const std::string text = read_file(path), where = path.string();
-  const Json values = path.extension() == ".json" ? Json::parse(text, nullptr, /*allow_exceptions=*/false) : parse_toml(text, where);
+  const Json values =
+      path.extension() == ".json" ? Json::parse(text, nullptr, /*allow_exceptions=*/false) : parse_toml(text, where);
   if (!values.is_object()) throw usage_error("{}: expected a JSON object of options", where);
   std::set<std::string> seen;
   set_all(values, where, seen, /*keep_given=*/true);

@@ -186,7 +186,7 @@ TEST_F(Downloads, NoServer) {
                        [&] {
                          download({"imdb", gone, "none"}, target(), [](int64_t, int64_t) {});
                        }),
-              "the download stopped (");
+              "cannot be downloaded (");
   EXPECT_FALSE(fs::exists(target()));
 }
 

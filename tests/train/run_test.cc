@@ -30,13 +30,37 @@ struct TestCase {
 
 // scipy.stats.ttest_rel(b, a) and its confidence_interval(0.95), numpy.std(a, ddof=1); SciPy 1.17.1.
 const TestCase kScipy[] = {
-    {{37.15, 36.6, 38.55}, {47.3, 47.2, 45.7}, 9.3000000000000025, 8.5886819956367653, 0.013286897489870232,
-     4.6409998871772995, 13.959000112822705, 1.0054020754570427},
-    {{62.72, 63.1, 61.9, 62.4, 63.3}, {70.19, 69.8, 70.9, 70.2, 71.5}, 7.8340000000000014, 20.526711462175712,
-     3.3268503205009793e-05, 6.7743723536427574, 8.8936276463572455, 0.55882018574851078},
-    {{1, 2, 3, 4}, {1.1, 1.9, 3.2, 3.9}, 0.025000000000000022, 0.33333333333333331, 0.76082037551451065,
-     -0.21368347289627826, 0.2636834728962783, 1.2909944487358056},
-    {{0.5, 0.25}, {0.75, 0.125}, 0.0625, 0.33333333333333331, 0.79516723530086653, -2.3199133880327549, 2.4449133880327549,
+    {{37.15, 36.6, 38.55},
+     {47.3, 47.2, 45.7},
+     9.3000000000000025,
+     8.5886819956367653,
+     0.013286897489870232,
+     4.6409998871772995,
+     13.959000112822705,
+     1.0054020754570427},
+    {{62.72, 63.1, 61.9, 62.4, 63.3},
+     {70.19, 69.8, 70.9, 70.2, 71.5},
+     7.8340000000000014,
+     20.526711462175712,
+     3.3268503205009793e-05,
+     6.7743723536427574,
+     8.8936276463572455,
+     0.55882018574851078},
+    {{1, 2, 3, 4},
+     {1.1, 1.9, 3.2, 3.9},
+     0.025000000000000022,
+     0.33333333333333331,
+     0.76082037551451065,
+     -0.21368347289627826,
+     0.2636834728962783,
+     1.2909944487358056},
+    {{0.5, 0.25},
+     {0.75, 0.125},
+     0.0625,
+     0.33333333333333331,
+     0.79516723530086653,
+     -2.3199133880327549,
+     2.4449133880327549,
      0.17677669529663689},
 };
 
@@ -56,7 +80,7 @@ TEST(Statistics, PairedTestAgreesWithScipy) {
 TEST(Statistics, SaysWhenThereIsNothingToTest) {
   EXPECT_FALSE(paired_t_test({1}, {2}).valid);
   EXPECT_EQ(paired_t_test({1}, {2}).difference, 1);
-  EXPECT_FALSE(paired_t_test({1, 2, 3}, {2, 3, 4}).valid);  // no spread
+  EXPECT_FALSE(paired_t_test({1, 2, 3}, {2, 3, 4}).valid);              // no spread
   EXPECT_FALSE(paired_t_test({0.1, 0.2, 0.3}, {0.4, 0.5, 0.6}).valid);  // none but rounding's
   EXPECT_FALSE(paired_t_test({1, 2}, {1, 2}).valid);
   EXPECT_THROW(paired_t_test({1, 2}, {1}), Error);
@@ -126,7 +150,8 @@ TEST(EventFile, HoldsTheScalars) {
   ASSERT_EQ(events.size(), 2);
   EXPECT_NE(events[0].find("brain.Event:2"), std::string::npos);
   // step 300 as a varint; Summary { Value { tag "valid/loss", simple_value 0.5f } } as field 5
-  const std::string tail = std::string("\x10\xac\x02\x2a\x13\x0a\x11\x0a\x0a", 9) + "valid/loss" + std::string("\x15\0\0\0\x3f", 5);
+  const std::string tail =
+      std::string("\x10\xac\x02\x2a\x13\x0a\x11\x0a\x0a", 9) + "valid/loss" + std::string("\x15\0\0\0\x3f", 5);
   EXPECT_EQ(events[1].substr(9), tail);
 }
 
@@ -155,7 +180,8 @@ TEST(Compare, VariantsTakeOptionsOfTheirOwn) {
 }
 
 TEST(Compare, SummaryTablesAndVerdictsAgree) {
-  const Json results = summarize({{"flat", kScipy[0].a, 100, 1.0, 10.0}, {"hkt", kScipy[0].b, 110, 1.3125, 12.0}}, "test accuracy, %", false);
+  const Json results = summarize({{"flat", kScipy[0].a, 100, 1.0, 10.0}, {"hkt", kScipy[0].b, 110, 1.3125, 12.0}},
+                                 "test accuracy, %", false);
   EXPECT_DOUBLE_EQ(results["attentions"][1]["time_ratio"], 1.2);
   EXPECT_NEAR(results["pairs"][0]["p"].get<double>(), kScipy[0].p, 1e-12);
   const std::string table = to_markdown(results);

@@ -1,4 +1,5 @@
-// Models and runs: padding and the future do not leak, checkpoints are whole, runs go on to the same result, memory stays.
+// Models and runs: padding and the future do not leak, checkpoints are whole, runs go on to the same result, memory
+// stays.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -41,7 +42,9 @@ class WithCache : public ::testing::Test {
 using Attentions = WithCache;
 using Runs = WithCache;
 
-ModelCard tiny_card(const std::string& attention, const TaskData& data) { return make_card(tiny_config(attention), data); }
+ModelCard tiny_card(const std::string& attention, const TaskData& data) {
+  return make_card(tiny_config(attention), data);
+}
 
 // The outputs of one row must not depend on the rows beside it, which only add padding.
 TEST_F(Attentions, PaddingDoesNotLeak) {
@@ -145,8 +148,8 @@ TEST_F(Runs, RefuseFoldersAndOptionsThatDoNotFit) {
   config.train.steps = 2;
   EXPECT_EQ(code_of([&] { train(config, folder, false, true); }), ExitCode::kOk);
   EXPECT_EQ(code_of([&] { train(config, folder, false, true); }), ExitCode::kOutput);  // holds a run already
-  EXPECT_EQ(code_of([&] { train(config, folder, true, true); }), ExitCode::kOk);      // finished: the same result
-  config.model.heads = 3;                                                               // does not divide 16
+  EXPECT_EQ(code_of([&] { train(config, folder, true, true); }), ExitCode::kOk);       // finished: the same result
+  config.model.heads = 3;                                                              // does not divide 16
   EXPECT_EQ(code_of([&] { train(config, {fresh_folder("heads")}, false, true); }), ExitCode::kUsage);
   config = tiny_config("hsa");
   config.model.tree = "quadtree";
