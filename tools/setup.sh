@@ -6,7 +6,7 @@ packages=(
   build-essential cmake ninja-build ccache git
   libgtest-dev
   libtorch-dev python3-torch libopenblas0-openmp
-  nlohmann-json3-dev libcli11-dev libfmt-dev libtomlplusplus-dev libboost-math-dev
+  nlohmann-json3-dev libcli11-dev libfmt-dev libtomlplusplus-dev libboost-math-dev libeigen3-dev
   zlib1g-dev libarchive-dev libcurl4-openssl-dev libssl-dev
   python3 python3-numpy python3-pytest
   clang libclang-rt-14-dev  # libFuzzer

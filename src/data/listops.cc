@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <unordered_set>
 
 #include "data/lines.h"
@@ -52,6 +53,30 @@ uint64_t fingerprint(const std::vector<Token>& tokens) {
   uint64_t hash = 0xcbf29ce484222325ULL;
   for (const Token token : tokens) hash = (hash ^ token) * 0x100000001b3ULL;
   return hash;
+}
+
+// "value TAB words NEWLINE". Every word is stored as eight bytes at once, of which the next overwrites what is too
+// much.
+void append_row(std::string& lines, int value, const std::vector<Token>& tokens) {
+  constexpr size_t kStored = 8;
+  static const std::array<std::array<char, kStored>, kWords.size()> stored = [] {
+    std::array<std::array<char, kStored>, kWords.size()> made{};
+    for (size_t word = 0; word < kWords.size(); ++word)
+      std::copy(kWords[word].begin(), kWords[word].end(), made[word].begin());
+    return made;
+  }();
+  const size_t begin = lines.size();
+  lines.resize(begin + 2 + kStored * tokens.size() + kStored);
+  char* at = lines.data() + begin;
+  *at++ = static_cast<char>('0' + value);
+  *at++ = '\t';
+  for (const Token token : tokens) {
+    std::memcpy(at, stored[token].data(), kStored);
+    at += kWords[token].size();
+    *at++ = ' ';
+  }
+  at[-1] = '\n';  // in place of the last space
+  lines.resize(static_cast<size_t>(at - lines.data()));
 }
 
 class Generator {
@@ -110,12 +135,7 @@ std::string make_listops(const ListopsOptions& o) {
   int64_t rows = 0, fruitless = 0;
   while (rows < o.rows) {
     if (generator.draw(tokens) && seen.insert(fingerprint(tokens)).second) {
-      lines += static_cast<char>('0' + *evaluate_listops(tokens));
-      for (size_t t = 0; t < tokens.size(); ++t) {
-        lines += t == 0 ? '\t' : ' ';
-        lines += kWords[tokens[t]];
-      }
-      lines += '\n';
+      append_row(lines, *evaluate_listops(tokens), tokens);
       ++rows;
       fruitless = 0;
     } else if (++fruitless == kPatience) {

@@ -68,14 +68,26 @@ Tensor SequenceModelImpl::pool(const Tensor& x, const ModelInput& input) const {
   return (x * real).sum(1) / input.lengths.clamp_min(1).to(x.scalar_type()).unsqueeze(-1);
 }
 
-Tensor SequenceModelImpl::forward(const ModelInput& input) {
+Tensor SequenceModelImpl::run(const ModelInput& input, std::vector<Tensor>* read) {
   Tensor x = embed(input);
   for (Block& block : blocks_) {
-    x = x + drop(block.attention.forward(block.attention_norm(x), input));
+    const Tensor normed = block.attention_norm(x);
+    if (read != nullptr) read->push_back(normed);
+    x = x + drop(block.attention.forward(normed, input));
     x = x + drop(block.narrow(torch::gelu(block.widen(block.ffn_norm(x)))));
   }
-  x = norm_(x);
+  return norm_(x);
+}
+
+Tensor SequenceModelImpl::forward(const ModelInput& input) {
+  const Tensor x = run(input, nullptr);
   return head_(shape.next_token ? x : pool(x, input));
+}
+
+std::vector<Tensor> SequenceModelImpl::attention_inputs(const ModelInput& input) {
+  std::vector<Tensor> read;
+  run(input, &read);
+  return read;
 }
 
 }  // namespace strata

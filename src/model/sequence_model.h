@@ -21,6 +21,10 @@ class SequenceModelImpl : public torch::nn::Module {
   // (B, classes), or (B, T, vocabulary) of a language model.
   torch::Tensor forward(const ModelInput& input);
 
+  // What the attention of each block reads, (B, T, model) each.
+  std::vector<torch::Tensor> attention_inputs(const ModelInput& input);
+  std::shared_ptr<torch::nn::Module> attention(int64_t layer) const { return blocks_[layer].attention.module; }
+
   int64_t parameter_count() const;
 
   const ModelConfig config;
@@ -33,6 +37,8 @@ class SequenceModelImpl : public torch::nn::Module {
     torch::nn::Linear widen{nullptr}, narrow{nullptr};
   };
 
+  // The final states; `read` gets what each attention read, if it is given.
+  torch::Tensor run(const ModelInput& input, std::vector<torch::Tensor>* read);
   torch::Tensor embed(const ModelInput& input);
   torch::Tensor pool(const torch::Tensor& x, const ModelInput& input) const;
   torch::Tensor drop(const torch::Tensor& x) const;

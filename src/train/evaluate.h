@@ -34,6 +34,10 @@ struct EvaluateOptions {
 };
 Evaluation evaluate(SequenceModel& model, const ModelCard& card, const Dataset& data, const EvaluateOptions& options);
 
+// The data a run was trained on, with what `changes` says instead (option: value); the task's own of a model file
+// alone.
+DataConfig data_of_model(const std::string& model, const Json& changes, const ModelCard& card);
+
 // The trees of a model's rows; none when its attention wants none.
 std::shared_ptr<TreeMaker> tree_maker(const ModelCard& card);
 

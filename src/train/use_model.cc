@@ -11,28 +11,24 @@
 #include "util/error.h"
 
 namespace strata {
-namespace {
 
-// The data a run was trained on, with what the request says instead.
-DataConfig data_of(const EvaluateRequest& request, const ModelCard& card) {
+DataConfig data_of_model(const std::string& model, const Json& changes, const ModelCard& card) {
   DataConfig config;
   config.task = card.task;
   config.length = card.shape.length;
-  if (fs::exists(fs::path(request.model) / "run.json")) config = read_run_config({request.model}).data;
+  if (fs::exists(fs::path(model) / "run.json")) config = read_run_config({model}).data;
   OptionTable table;
   declare(table, config);
-  table.restore(request.data, "command line");
+  table.restore(changes, "command line");
   if (config.task != card.task) {
-    throw usage_error("--task: {} is a model of {}, and the task is {}", request.model, card.task, config.task);
+    throw usage_error("--task: {} is a model of {}, and the task is {}", model, card.task, config.task);
   }
   return config;
 }
 
-}  // namespace
-
 Json evaluate_model(const EvaluateRequest& request) {
   LoadedModel loaded = load_model(request.model);
-  const TaskData data = load_task(data_of(request, loaded.card));
+  const TaskData data = load_task(data_of_model(request.model, request.data, loaded.card));
   if (data.labels != loaded.card.labels) {
     throw data_error("the data has other labels than the model: {} against {}", fmt::join(data.labels, ", "),
                      fmt::join(loaded.card.labels, ", "));
