@@ -62,10 +62,17 @@ void list_tasks(bool json) {
 void make(State& state) {
   if (state.task != "listops")
     throw usage_error("data make: only listops is made; {} is {}", state.task, find_task(state.task).source);
+  const SetState there = check_set(listops_folder(state.data), /*read_files=*/false);
   const Clock clock(0);
   const fs::path folder = make_listops_set(state.data, state.again);
+  const double seconds = clock.seconds();
+  if (there.present && there.problems.empty() && !state.again) {
+    Progress().note("in the cache already; --again makes it anew");
+  } else {
+    const int64_t rows = check_set(folder, /*read_files=*/false).manifest["origin"]["rows"];
+    Progress().note(fmt::format("{} rows in {:.2f} s: {:.0f} a second, writing included", rows, seconds, static_cast<double>(rows) / seconds));
+  }
   fmt::print("{}\n", folder.string());
-  Progress().note(fmt::format("ready in {:.2f} s", clock.seconds()));
 }
 
 void get(const State& state) {
