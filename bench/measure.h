@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "torch/hkt_op.h"
+#include "train/statistics.h"
 
 namespace strata::bench {
 
@@ -20,11 +21,6 @@ inline double seconds_of(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 using Contenders = std::vector<std::pair<std::string, std::function<void()>>>;

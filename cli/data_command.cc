@@ -70,7 +70,8 @@ void make(State& state) {
     Progress().note("in the cache already; --again makes it anew");
   } else {
     const int64_t rows = check_set(folder, /*read_files=*/false).manifest["origin"]["rows"];
-    Progress().note(fmt::format("{} rows in {:.2f} s: {:.0f} a second, writing included", rows, seconds, static_cast<double>(rows) / seconds));
+    Progress().note(fmt::format("{} rows in {:.2f} s: {:.0f} a second, writing included", rows, seconds,
+                                static_cast<double>(rows) / seconds));
   }
   fmt::print("{}\n", folder.string());
 }

@@ -18,9 +18,7 @@ struct State {
 
 void run(State& state) {
   set_threads(state.threads);
-  for (const Option& option : state.table.options()) {
-    if (option.given) state.request.data[option.name] = option.value();
-  }
+  state.request.data = state.table.given();
   const Json result = evaluate_model(state.request);
   if (state.json) return fmt::print("{}\n", result.dump());
   fmt::print("{} split, {} rows: accuracy {:.2f}%, loss {:.4f}", state.request.split, result["rows"].get<int64_t>(),

@@ -27,25 +27,27 @@ std::string per_level(const Json& levels, const char* key, const char* format) {
   std::string text;
   for (const Json& level : levels) {
     const Json& value = key == nullptr ? level : level.contains(key) ? level.at(key) : Json();
-    text += (text.empty() ? "" : " ") + (value.is_number() ? fmt::format(fmt::runtime(format), value.get<double>()) : "-");
+    text +=
+        (text.empty() ? "" : " ") + (value.is_number() ? fmt::format(fmt::runtime(format), value.get<double>()) : "-");
   }
   return text;
 }
 
 void print_hkt(const Json& result) {
-  fmt::print("{:<6} {:<5} {:<17} {:<5} {:<9} {:<17} {:>9} {:>10} {:>9} {:>10}  {}\n", "layer", "head", "level weights", "PSD", "neg. mass",
-             "directional", "KL", "resolution", "filter", "correction", "kurtosis z");
+  fmt::print("{:<6} {:<5} {:<17} {:<5} {:<9} {:<17} {:>9} {:>10} {:>9} {:>10}  {}\n", "layer", "head", "level weights",
+             "PSD", "neg. mass", "directional", "KL", "resolution", "filter", "correction", "kurtosis z");
   double orthogonality = 0, upsampling = 0, projection = 0, residual = 0, worst = 0;
   for (const Json& layer : result.at("layers")) {
     for (const Json& head : layer.at("heads")) {
       const Json& error = head.at("error");
-      fmt::print("{:<6} {:<5} {:<17} {:<5} {:<9.3f} {:<17} {:>9.4f} {:>10.4f} {:>9.4f} {:>10.4f}  {}\n", layer.at("layer").get<int>(),
-                 head.at("head").get<int>(), per_level(head.at("weights"), nullptr, "{:.3f}"),
-                 head.at("psd").at("sufficient_condition").get<bool>() ? "yes" : "no",
-                 head.at("psd").at("scores").at("negative_mass").get<double>(),
-                 per_level(head.at("symmetry"), "directional_share", "{:.3f}"), error.at("kl").get<double>(),
-                 error.at("resolution").get<double>(), error.at("filter").get<double>(), error.at("correction").get<double>(),
-                 per_level(head.at("gaussianity").at("scores"), "kurtosis_z", "{:.1f}"));
+      fmt::print(
+          "{:<6} {:<5} {:<17} {:<5} {:<9.3f} {:<17} {:>9.4f} {:>10.4f} {:>9.4f} {:>10.4f}  {}\n",
+          layer.at("layer").get<int>(), head.at("head").get<int>(), per_level(head.at("weights"), nullptr, "{:.3f}"),
+          head.at("psd").at("sufficient_condition").get<bool>() ? "yes" : "no",
+          head.at("psd").at("scores").at("negative_mass").get<double>(),
+          per_level(head.at("symmetry"), "directional_share", "{:.3f}"), error.at("kl").get<double>(),
+          error.at("resolution").get<double>(), error.at("filter").get<double>(), error.at("correction").get<double>(),
+          per_level(head.at("gaussianity").at("scores"), "kurtosis_z", "{:.1f}"));
       residual = std::max(residual, error.at("residual").get<double>());
       for (const Json& level : head.at("symmetry")) {
         orthogonality = std::max(orthogonality, level.at("orthogonality").get<double>());
@@ -56,59 +58,75 @@ void print_hkt(const Json& result) {
     }
   }
   fmt::print(
-      "\nchecked: the symmetric and antisymmetric parts are orthogonal to {:.1e}, their split commutes with up-sampling to {:.1e} and with\n"
-      "projections to {:.1e}; the components sum to the KL to {:.1e}; cutting levels stays below its bound (at most {:.2f} of it)\n",
+      "\nchecked: the symmetric and antisymmetric parts are orthogonal to {:.1e}, their split commutes with "
+      "up-sampling to {:.1e} and with\n"
+      "projections to {:.1e}; the components sum to the KL to {:.1e}; cutting levels stays below its bound (at most "
+      "{:.2f} of it)\n",
       orthogonality, upsampling, projection, residual, worst);
 }
 
 void print_hsa(const Json& result) {
-  fmt::print("{:<6} {:<5} {:>8} {:>8}  {:<34} {}\n", "layer", "head", "KL gap", "cost", "mass: self, then root downwards", "nearest balanced tree in cost");
+  fmt::print("{:<6} {:<5} {:>8} {:>8}  {:<34} {}\n", "layer", "head", "KL gap", "cost",
+             "mass: self, then root downwards", "nearest balanced tree in cost");
   for (const Json& layer : result.at("layers")) {
     for (const Json& head : layer.at("heads")) {
       const double cost = head.at("cost");
       const Json* nearest = nullptr;
       for (const Json& other : head.at("alternatives")) {
-        if (nearest == nullptr || std::abs(other.at("cost").get<double>() - cost) < std::abs(nearest->at("cost").get<double>() - cost)) nearest = &other;
+        if (nearest == nullptr ||
+            std::abs(other.at("cost").get<double>() - cost) < std::abs(nearest->at("cost").get<double>() - cost))
+          nearest = &other;
       }
-      fmt::print("{:<6} {:<5} {:>8.4f} {:>8.4f}  {:<34} {}: KL gap {:.4f}, cost {:.4f}\n", layer.at("layer").get<int>(), head.at("head").get<int>(),
-                 head.at("kl_gap").get<double>(), cost, per_level(head.at("mass_by_depth"), nullptr, "{:.3f}"),
-                 nearest->at("tree").get<std::string>(), nearest->at("kl_gap").get<double>(), nearest->at("cost").get<double>());
+      fmt::print("{:<6} {:<5} {:>8.4f} {:>8.4f}  {:<34} {}: KL gap {:.4f}, cost {:.4f}\n", layer.at("layer").get<int>(),
+                 head.at("head").get<int>(), head.at("kl_gap").get<double>(), cost,
+                 per_level(head.at("mass_by_depth"), nullptr, "{:.3f}"), nearest->at("tree").get<std::string>(),
+                 nearest->at("kl_gap").get<double>(), nearest->at("cost").get<double>());
     }
   }
-  fmt::print("\nKL gap: nats per token to softmax on the same queries and keys. Cost: score products over flat attention's.\n");
+  fmt::print(
+      "\nKL gap: nats per token to softmax on the same queries and keys. Cost: score products over flat "
+      "attention's.\n");
 }
 
 void show_subsumption(bool json) {
   Json all = Json::array();
   for (const int64_t tokens : {16, 128, 1024}) {
     const SubsumptionResult r = subsumption(tokens, 4, 1);
-    all.push_back({{"tokens", tokens}, {"one_level", r.one_level}, {"one_hot", r.one_hot}, {"convolution", r.convolution},
-                   {"largest_stray", r.largest_stray}, {"sharpness", r.sharpness}, {"head_size", r.head_size}});
+    all.push_back({{"tokens", tokens},
+                   {"one_level", r.one_level},
+                   {"one_hot", r.one_hot},
+                   {"convolution", r.convolution},
+                   {"largest_stray", r.largest_stray},
+                   {"sharpness", r.sharpness},
+                   {"head_size", r.head_size}});
   }
   if (json) return fmt::print("{}\n", all.dump(2));
   fmt::print("HKT contains standard attention and causal convolution; largest differences, in float32:\n\n");
-  fmt::print("{:>7} {:>22} {:>24} {:>26} {:>20}\n", "tokens", "attention from L = 1", "from weights (1, 0, 0)", "convolution (4 taps)", "stray weight");
+  fmt::print("{:>7} {:>22} {:>24} {:>26} {:>20}\n", "tokens", "attention from L = 1", "from weights (1, 0, 0)",
+             "convolution (4 taps)", "stray weight");
   for (const Json& r : all) {
-    fmt::print("{:>7} {:>22.1e} {:>24.1e} {:>26.1e} {:>20.1e}\n", r["tokens"].get<int64_t>(), r["one_level"].get<double>(), r["one_hot"].get<double>(),
-               r["convolution"].get<double>(), r["largest_stray"].get<double>());
+    fmt::print("{:>7} {:>22.1e} {:>24.1e} {:>26.1e} {:>20.1e}\n", r["tokens"].get<int64_t>(),
+               r["one_level"].get<double>(), r["one_hot"].get<double>(), r["convolution"].get<double>(),
+               r["largest_stray"].get<double>());
   }
 }
 
 void run(State& state) {
   if (state.subsumption) return show_subsumption(state.json);
-  if (state.request.model.empty()) throw usage_error("inspect: expected a run's folder or a model file, or --subsumption");
+  if (state.request.model.empty())
+    throw usage_error("inspect: expected a run's folder or a model file, or --subsumption");
   set_threads(state.threads);
-  for (const Option& option : state.table.options()) {
-    if (option.given) state.request.data[option.name] = option.value();
-  }
+  state.request.data = state.table.given();
   const Json result = inspect(state.request);
   fs::path output = state.output;
-  if (output.empty()) output = fs::is_directory(state.request.model) ? fs::path(state.request.model) / "inspect.json" : fs::path("inspect.json");
+  if (output.empty())
+    output = fs::is_directory(state.request.model) ? fs::path(state.request.model) / "inspect.json"
+                                                   : fs::path("inspect.json");
   write_json(output, result);
   if (state.json) return fmt::print("{}\n", result.dump());
   fmt::print("{}: {} attention on {}, {} rows of the {} split, {:.1f} tokens on average\n\n", state.request.model,
-             result.at("attention").get<std::string>(), result.at("task").get<std::string>(), result.at("samples").get<int64_t>(),
-             state.request.split, result.at("mean_tokens").get<double>());
+             result.at("attention").get<std::string>(), result.at("task").get<std::string>(),
+             result.at("samples").get<int64_t>(), state.request.split, result.at("mean_tokens").get<double>());
   if (result.at("attention") == "hsa") {
     print_hsa(result);
   } else {
@@ -121,15 +139,22 @@ void run(State& state) {
 
 void add_inspect_command(CLI::App& app) {
   auto state = std::make_shared<State>();
-  CLI::App* command = app.add_subcommand("inspect", "The theory on a trained model: PSD, direction, error, decay, Gaussianity");
+  CLI::App* command =
+      app.add_subcommand("inspect", "The theory on a trained model: PSD, direction, error, decay, Gaussianity");
   declare(state->table, state->data);
   bind_options(*command, state->table);
   command->add_option("model", state->request.model, "A run's folder, or a model file")->type_name("MODEL");
-  command->add_option("--split", state->request.split, "Which rows")->check(CLI::IsMember({"train", "valid", "test"}))->capture_default_str();
-  command->add_option("--samples", state->request.samples, "How many rows, from its beginning")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--output", state->output, "Where the numbers go; inspect.json in the run's folder if not given")->type_name("FILE");
+  command->add_option("--split", state->request.split, "Which rows")
+      ->check(CLI::IsMember({"train", "valid", "test"}))
+      ->capture_default_str();
+  command->add_option("--samples", state->request.samples, "How many rows, from its beginning")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--output", state->output, "Where the numbers go; inspect.json in the run's folder if not given")
+      ->type_name("FILE");
   command->add_option("--threads", state->threads, "CPU threads; 0: all cores");
-  command->add_flag("--subsumption", state->subsumption, "Build standard attention and a convolution out of HKT, and print what is left");
+  command->add_flag("--subsumption", state->subsumption,
+                    "Build standard attention and a convolution out of HKT, and print what is left");
   command->add_flag("--quiet", state->request.quiet, "No progress");
   command->add_flag("--json", state->json, "Print JSON");
   command->footer(

@@ -17,8 +17,6 @@ struct State {
   int64_t top = 5, threads = 0;
 };
 
-std::string shown(const std::string& input) { return input.size() <= 200 ? input : input.substr(0, 200) + "..."; }
-
 // Bytes that are no UTF-8 become question marks.
 void print(const Json& line) {
   fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -31,7 +29,7 @@ bool answer(const Predictor& predict, const std::string& input) {
     print(predict(input));
     return true;
   } catch (const Error& error) {
-    print({{"input", shown(input)}, {"error", error.what()}});
+    print({{"input", shown_input(input)}, {"error", error.what()}});
     return false;
   }
 }

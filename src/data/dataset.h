@@ -44,6 +44,10 @@ struct TaskData {
   int64_t length = 0;               // no row is longer
   std::vector<std::string> labels;  // names of the classes
   Dataset train, valid, test;
+
+  const Dataset& split(const std::string& name) const {
+    return name == "test" ? test : name == "valid" ? valid : train;
+  }
 };
 
 }  // namespace strata

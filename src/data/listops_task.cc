@@ -50,7 +50,8 @@ fs::path make_listops_set(const DataConfig& given, bool again) {
     at = end;
   }
   const Json origin = {{"task", "listops"},        {"min_length", c.min_length}, {"length", c.length},
-                       {"max_depth", c.max_depth}, {"max_args", c.max_args},     {"data_seed", c.data_seed}, {"rows", options.rows}};
+                       {"max_depth", c.max_depth}, {"max_args", c.max_args},     {"data_seed", c.data_seed},
+                       {"rows", options.rows}};
   make_folder(folder.parent_path());
   write_set(folder, origin, files);
   return folder;

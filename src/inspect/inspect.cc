@@ -22,7 +22,7 @@ Json inspect(const InspectRequest& request) {
     }
   }
   const TaskData data = load_task(data_of_model(request.model, request.data, card));
-  const Dataset& split = request.split == "test" ? data.test : request.split == "valid" ? data.valid : data.train;
+  const Dataset& split = data.split(request.split);
   LoaderOptions rows;
   rows.batch = 1;
   rows.goal = data.goal;

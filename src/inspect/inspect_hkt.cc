@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 
 #include "theory/decay.h"
 #include "theory/error.h"
 #include "theory/gaussianity.h"
 #include "theory/psd.h"
 #include "theory/symmetry.h"
+#include "train/statistics.h"
 
 namespace strata {
 namespace {
@@ -23,13 +25,6 @@ Matrix to_matrix(const Tensor& t) {
 
 Json numbers(const Vector& values) { return std::vector<double>(values.begin(), values.end()); }
 
-// Of the finite ones: NaN has no place in JSON.
-double median_of(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size()) / 2, values.end());
-  return values[values.size() / 2];
-}
-
 // Everything one head computes on one sequence.
 struct Sequence {
   std::vector<Matrix> q, k;    // per level, (T_l, d)
@@ -38,7 +33,10 @@ struct Sequence {
 };
 
 Json psd_json(const PsdResult& r) {
-  return {{"holds", r.holds}, {"smallest", r.smallest}, {"negative_count", r.negative_count}, {"negative_mass", r.negative_mass},
+  return {{"holds", r.holds},
+          {"smallest", r.smallest},
+          {"negative_count", r.negative_count},
+          {"negative_mass", r.negative_mass},
           {"eigenvalues", numbers(r.eigenvalues)}};
 }
 
@@ -56,7 +54,8 @@ std::pair<Matrix, Matrix> features(const Sequence& s) {
   return {q, k};
 }
 
-Json inspect_psd(const std::vector<Matrix>& query, const std::vector<Matrix>& key, const std::vector<Sequence>& sequences) {
+Json inspect_psd(const std::vector<Matrix>& query, const std::vector<Matrix>& key,
+                 const std::vector<Sequence>& sequences) {
   Json json = {{"levels", Json::array()}};
   bool holds = true;
   for (size_t l = 0; l < query.size(); ++l) {
@@ -72,11 +71,12 @@ Json inspect_psd(const std::vector<Matrix>& query, const std::vector<Matrix>& ke
     if (negative.empty()) json["scores"]["eigenvalues"] = numbers(scores.eigenvalues);  // of the first sequence
     negative.push_back(scores.negative_mass);
   }
-  json["scores"]["negative_mass"] = median_of(negative);
+  json["scores"]["negative_mass"] = median(negative);
   return json;
 }
 
-Json inspect_symmetry(const std::vector<Matrix>& query, const std::vector<Matrix>& key, const std::vector<Sequence>& sequences) {
+Json inspect_symmetry(const std::vector<Matrix>& query, const std::vector<Matrix>& key,
+                      const std::vector<Sequence>& sequences) {
   Json levels = Json::array();
   for (size_t l = 0; l < query.size(); ++l) {
     std::vector<double> shares;
@@ -89,7 +89,9 @@ Json inspect_symmetry(const std::vector<Matrix>& query, const std::vector<Matrix
     const Sequence& first = sequences.front();
     upsampling = upsampling_commutes(first.scores.levels[l], static_cast<int>(l), first.scores.tokens());
     projection = projection_commutes(first.states[l], query[l].transpose() * key[l]);
-    levels.push_back({{"directional_share", median_of(shares)}, {"orthogonality", orthogonality}, {"upsampling", upsampling},
+    levels.push_back({{"directional_share", median(shares)},
+                      {"orthogonality", orthogonality},
+                      {"upsampling", upsampling},
                       {"projection", projection}});
   }
   return levels;
@@ -99,15 +101,16 @@ Json inspect_error(const std::vector<Sequence>& sequences) {
   ErrorResult sum;
   for (const Sequence& s : sequences) {
     const ErrorResult one = error_of(s.scores);
-    for (double ErrorResult::*term : {&ErrorResult::kl, &ErrorResult::resolution, &ErrorResult::filter, &ErrorResult::correction,
-                                      &ErrorResult::third, &ErrorResult::fourth}) {
+    for (double ErrorResult::*term : {&ErrorResult::kl, &ErrorResult::resolution, &ErrorResult::filter,
+                                      &ErrorResult::correction, &ErrorResult::third, &ErrorResult::fourth}) {
       sum.*term += one.*term / static_cast<double>(sequences.size());
     }
     sum.residual = std::max(sum.residual, one.residual);
     sum.range = std::max(sum.range, one.range);
   }
-  return {{"kl", sum.kl},           {"resolution", sum.resolution}, {"filter", sum.filter}, {"correction", sum.correction},
-          {"third", sum.third},     {"fourth", sum.fourth},         {"residual", sum.residual}, {"range", sum.range}};
+  return {
+      {"kl", sum.kl},       {"resolution", sum.resolution}, {"filter", sum.filter},     {"correction", sum.correction},
+      {"third", sum.third}, {"fourth", sum.fourth},         {"residual", sum.residual}, {"range", sum.range}};
 }
 
 Json inspect_decay(const std::vector<Sequence>& sequences) {
@@ -125,8 +128,12 @@ Json inspect_decay(const std::vector<Sequence>& sequences) {
   }
   Json json = Json::array();
   for (size_t i = 0; i < sum.size(); ++i) {
-    json.push_back({{"levels", i + 1}, {"weight", sum[i].weight}, {"kl", sum[i].kl}, {"reverse_kl", sum[i].reverse_kl},
-                    {"bound", sum[i].bound}, {"worst", sum[i].worst}});
+    json.push_back({{"levels", i + 1},
+                    {"weight", sum[i].weight},
+                    {"kl", sum[i].kl},
+                    {"reverse_kl", sum[i].reverse_kl},
+                    {"bound", sum[i].bound},
+                    {"worst", sum[i].worst}});
   }
   return json;
 }
@@ -157,10 +164,10 @@ Json inspect_gaussianity(const std::vector<Sequence>& sequences, const Rows& row
   }
   json["tested"] = skewness.size();
   if (skewness.empty()) return json;
-  json["skewness"] = median_of(skewness);
-  json["kurtosis"] = median_of(kurtosis);
-  json["expected_kurtosis"] = median_of(expected);
-  json["kurtosis_z"] = median_of(z);
+  json["skewness"] = median(skewness);
+  json["kurtosis"] = median(kurtosis);
+  json["expected_kurtosis"] = median(expected);
+  json["kurtosis_z"] = median(z);
   json["rejected"] = rejected / static_cast<double>(skewness.size());
   return json;
 }
@@ -172,8 +179,8 @@ Json inspect_hkt_layer(HktAttentionImpl& layer, const std::vector<Tensor>& input
   const int64_t heads = layer.options.heads(), levels = layer.options.levels(), d = layer.head_size();
   const int64_t key_heads = layer.options.key_heads() == 0 ? heads : layer.options.key_heads();
   const Tensor weights = layer.level_weights();
-  // W_q and W_k of each level as the layer applies them, from the images of the unit vectors: (H, d, model). Right for biases
-  // too only without them, which is what sequence models have.
+  // W_q and W_k of each level, (H, d, model), as the images of the unit vectors: the projections of sequence models
+  // have no biases, and this is right for keys made from queries as well.
   std::vector<Tensor> query(levels), key(levels);
   const Tensor units = torch::eye(layer.options.model_size()).unsqueeze(0);
   for (int64_t l = 0; l < levels; ++l) {
@@ -192,9 +199,7 @@ Json inspect_hkt_layer(HktAttentionImpl& layer, const std::vector<Tensor>& input
       k.back().push_back(keys[0]);
     }
   }
-  std::vector<Json> results(heads);
-#pragma omp parallel for schedule(dynamic)
-  for (int64_t h = 0; h < heads; ++h) {
+  auto inspect_head = [&](int64_t h) -> Json {
     const int64_t key_head = h / (heads / key_heads);
     std::vector<Matrix> W_q, W_k;
     for (int64_t l = 0; l < levels; ++l) {
@@ -218,17 +223,30 @@ Json inspect_hkt_layer(HktAttentionImpl& layer, const std::vector<Tensor>& input
     for (int64_t l = 0; l < levels; ++l) {
       gaussianity["scores"].push_back(
           inspect_gaussianity(sequences, [l](const Sequence& s) { return score_coordinates(s.q[l], s.k[l]); }));
-      if (h == 0) gaussianity["states"].push_back(inspect_gaussianity(sequences, [l](const Sequence& s) { return s.states[l]; }));
+      if (h == 0)
+        gaussianity["states"].push_back(inspect_gaussianity(sequences, [l](const Sequence& s) { return s.states[l]; }));
     }
     if (h > 0) gaussianity.erase("states");  // the heads share them
-    results[h] = {{"head", h},
-                  {"weights", numbers(sequences.front().scores.weights)},
-                  {"psd", inspect_psd(W_q, W_k, sequences)},
-                  {"symmetry", inspect_symmetry(W_q, W_k, sequences)},
-                  {"error", inspect_error(sequences)},
-                  {"decay", inspect_decay(sequences)},
-                  {"gaussianity", gaussianity}};
+    return {{"head", h},
+            {"weights", numbers(sequences.front().scores.weights)},
+            {"psd", inspect_psd(W_q, W_k, sequences)},
+            {"symmetry", inspect_symmetry(W_q, W_k, sequences)},
+            {"error", inspect_error(sequences)},
+            {"decay", inspect_decay(sequences)},
+            {"gaussianity", gaussianity}};
+  };
+  std::vector<Json> results(heads);
+  std::exception_ptr failure;  // none may leave the parallel region
+#pragma omp parallel for schedule(dynamic)
+  for (int64_t h = 0; h < heads; ++h) {
+    try {
+      results[h] = inspect_head(h);
+    } catch (...) {
+#pragma omp critical
+      failure = std::current_exception();
+    }
   }
+  if (failure != nullptr) std::rethrow_exception(failure);
   return results;
 }
 

@@ -17,7 +17,7 @@ std::vector<int> meeting_depths(const Tree& tree) {
   const TreeView view = tree.view();
   std::vector<int> depth(tree.families(), 0);
   std::vector<std::pair<int64_t, int64_t>> range(tree.families());  // tokens of a family
-  for (int64_t f = tree.families() - 1; f >= 0; --f) {               // children stand behind their parents
+  for (int64_t f = tree.families() - 1; f >= 0; --f) {              // children stand behind their parents
     const int32_t first = view.children[view.child_begin[f]], last = view.children[view.child_begin[f + 1] - 1];
     range[f] = {first >= 0 ? first : range[~first].first, last >= 0 ? last + 1 : range[~last].second};
   }
@@ -36,7 +36,8 @@ std::vector<int> meeting_depths(const Tree& tree) {
 }
 
 // Share of the attention at every depth of the tree, the token itself first; averaged over rows.
-std::vector<double> mass_by_depth(const Tree& tree, const Tensor& q, const Tensor& k, const Tensor& table, double scale, int64_t head) {
+std::vector<double> mass_by_depth(const Tree& tree, const Tensor& q, const Tensor& k, const Tensor& table, double scale,
+                                  int64_t head) {
   const int64_t T = tree.tokens(), H = q.size(0);
   const TreeView view = tree.view();
   const int64_t zero = 0;
@@ -61,13 +62,15 @@ std::vector<double> mass_by_depth(const Tree& tree, const Tensor& q, const Tenso
   const Status status = hsa_materialize(p, 0, head, attention.data());
   TORCH_CHECK(status.ok(), status.message());
   const std::vector<int> meeting = meeting_depths(tree);
-  for (size_t pair = 0; pair < attention.size(); ++pair) mass[meeting[pair] + 1] += attention[pair] / static_cast<double>(T);
+  for (size_t pair = 0; pair < attention.size(); ++pair)
+    mass[meeting[pair] + 1] += attention[pair] / static_cast<double>(T);
   return mass;
 }
 
 }  // namespace
 
-Json inspect_hsa_layer(HsaAttentionImpl& layer, const std::vector<Tensor>& inputs, const std::vector<std::shared_ptr<const Tree>>& trees) {
+Json inspect_hsa_layer(HsaAttentionImpl& layer, const std::vector<Tensor>& inputs,
+                       const std::vector<std::shared_ptr<const Tree>>& trees) {
   torch::NoGradGuard no_grad;
   const int64_t heads = layer.options.heads();
   const double scale = 1 / std::sqrt(static_cast<double>(layer.options.model_size() / heads));
@@ -86,16 +89,18 @@ Json inspect_hsa_layer(HsaAttentionImpl& layer, const std::vector<Tensor>& input
     tokens += T;
     cost += static_cast<double>(trees[n]->cost());
     flat_cost += T * T;
-    // With position terms the softmax that is approximated has them too, on the tree; the gaps here compare trees on q and k
-    // alone, which is what a tree can be chosen by.
-    const Tensor lse = std::get<1>(hkt_attention({q}, {k}, torch::zeros_like(q), torch::ones({heads, 1}, torch::kDouble)));
+    // With position terms the softmax that is approximated has them too, on the tree; the gaps here compare trees on q
+    // and k alone, which is what a tree can be chosen by.
+    const Tensor lse =
+        std::get<1>(hkt_attention({q}, {k}, torch::zeros_like(q), torch::ones({heads, 1}, torch::kDouble)));
     auto gap_of = [&](const Tree& tree) { return kl_gap(lse, hierarchy_score(q, k, {encode_tree(tree)}))[0]; };
     const Tensor own = gap_of(*trees[n]);
     for (int64_t h = 0; h < heads; ++h) {
       own_gap[h] += own[h].item<double>();
       const std::vector<double> shares = mass_by_depth(*trees[n], q[0], k[0], positions, scale, h);
       if (mass[h].size() < shares.size()) mass[h].resize(shares.size(), 0.0);
-      for (size_t depth = 0; depth < shares.size(); ++depth) mass[h][depth] += shares[depth] / static_cast<double>(inputs.size());
+      for (size_t depth = 0; depth < shares.size(); ++depth)
+        mass[h][depth] += shares[depth] / static_cast<double>(inputs.size());
     }
     for (size_t b = 0; b < branchings.size(); ++b) {
       Tree balanced;
@@ -109,7 +114,8 @@ Json inspect_hsa_layer(HsaAttentionImpl& layer, const std::vector<Tensor>& input
   for (int64_t h = 0; h < heads; ++h) {
     Json alternatives = Json::array();
     for (size_t b = 0; b < branchings.size(); ++b) {
-      alternatives.push_back({{"tree", "balanced " + std::to_string(branchings[b])}, {"kl_gap", other_gap[b][h] / tokens},
+      alternatives.push_back({{"tree", "balanced " + std::to_string(branchings[b])},
+                              {"kl_gap", other_gap[b][h] / tokens},
                               {"cost", other_cost[b] / flat_cost}});
     }
     json.push_back({{"head", h},

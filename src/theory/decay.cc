@@ -11,7 +11,9 @@ Eigen::ArrayXd log_attention(const Eigen::ArrayXd& scores) {
   return scores - (top + std::log((scores - top).exp().sum()));
 }
 
-double divergence(const Eigen::ArrayXd& log_p, const Eigen::ArrayXd& log_q) { return (log_p.exp() * (log_p - log_q)).sum(); }
+double divergence(const Eigen::ArrayXd& log_p, const Eigen::ArrayXd& log_q) {
+  return (log_p.exp() * (log_p - log_q)).sum();
+}
 
 }  // namespace
 

@@ -1,5 +1,6 @@
-// What is lost when a pyramid is cut to its first levels (docs/theory/decay.md). With w the weight that stays and c half the
-// range of the scores of a row, over levels and allowed keys: KL(full || cut) <= 2 (1 - w)^2 c^2, and the reverse as well.
+// What is lost when a pyramid is cut to its first levels (docs/theory/decay.md). With w the weight that stays and c
+// half the range of the scores of a row, over levels and allowed keys: KL(full || cut) <= 2 (1 - w)^2 c^2, and the
+// reverse as well.
 #pragma once
 
 #include "theory/error.h"

@@ -62,7 +62,8 @@ ErrorResult error_of(const LevelScores& scores) {
     sum.residual = std::max(sum.residual, std::abs(resolution + filter + correction - kl));
     sum.range = std::max(sum.range, top - d.minCoeff());
   }
-  for (double* term : {&sum.kl, &sum.resolution, &sum.filter, &sum.correction, &sum.third, &sum.fourth}) *term /= static_cast<double>(T);
+  for (double* term : {&sum.kl, &sum.resolution, &sum.filter, &sum.correction, &sum.third, &sum.fourth})
+    *term /= static_cast<double>(T);
   return sum;
 }
 

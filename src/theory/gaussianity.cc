@@ -1,15 +1,17 @@
 #include "theory/gaussianity.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <boost/math/distributions/chi_squared.hpp>
 #include <boost/math/distributions/normal.hpp>
 #include <cmath>
-#include <fmt/format.h>
 
 namespace strata {
 namespace {
 
-// The principal components of the rows, whitened: mean 0, covariance (1/n) the identity. Fewer columns when the rows span less.
+// The principal components of the rows, whitened: mean 0, covariance (1/n) the identity. Fewer columns when the rows
+// span less.
 Matrix whitened(const Matrix& X, Eigen::Index components) {
   const auto n = static_cast<double>(X.rows());
   const Matrix centered = X.rowwise() - X.colwise().mean();
@@ -60,10 +62,11 @@ GaussianityResult gaussianity_of(const Matrix& X, int64_t components, int64_t qu
   result.ceiling = p * (n - 1);
   const double factor = (p + 1) * (n + 1) * (n + 3) / (n * ((n + 1) * (p + 1) - 6));
   result.skewness_statistic = n * result.skewness / 6 * factor;
-  result.skewness_p = boost::math::cdf(
-      boost::math::complement(boost::math::chi_squared(p * (p + 1) * (p + 2) / 6), std::max(0.0, result.skewness_statistic)));
+  result.skewness_p = boost::math::cdf(boost::math::complement(boost::math::chi_squared(p * (p + 1) * (p + 2) / 6),
+                                                               std::max(0.0, result.skewness_statistic)));
   const double expected = p * (p + 2) * (n - 1) / (n + 1);
-  const double variance = 8 * p * (p + 2) * (n - 3) * (n - p - 1) * (n - p + 1) / ((n + 1) * (n + 1) * (n + 3) * (n + 5));
+  const double variance =
+      8 * p * (p + 2) * (n - 3) * (n - p - 1) * (n - p + 1) / ((n + 1) * (n + 1) * (n + 3) * (n + 5));
   result.kurtosis_z = (result.kurtosis - expected) / std::sqrt(variance);
   result.kurtosis_p = 2 * boost::math::cdf(boost::math::complement(boost::math::normal(), std::abs(result.kurtosis_z)));
 

@@ -11,12 +11,13 @@ namespace strata {
 
 struct GaussianityResult {
   int64_t rows = 0, components = 0;
-  double skewness = 0, kurtosis = 0;         // b1, b2
-  double skewness_statistic = 0, skewness_p = 0;  // chi-squared with p (p + 1) (p + 2) / 6 degrees of freedom, small-sample form
-  double kurtosis_z = 0, kurtosis_p = 0;     // small-sample form, two-sided
-  double ceiling = 0;                        // b2 can be no larger: p (n - 1)
-  std::vector<double> quantiles;             // of the first component, standardised: for a QQ plot against the normal
-  std::string problem;                       // why there is nothing above; empty when there is
+  double skewness = 0, kurtosis = 0;  // b1, b2
+  double skewness_statistic = 0,
+         skewness_p = 0;  // chi-squared with p (p + 1) (p + 2) / 6 degrees of freedom, small-sample form
+  double kurtosis_z = 0, kurtosis_p = 0;  // small-sample form, two-sided
+  double ceiling = 0;                     // b2 can be no larger: p (n - 1)
+  std::vector<double> quantiles;          // of the first component, standardised: for a QQ plot against the normal
+  std::string problem;                    // why there is nothing above; empty when there is
 };
 // The rows of X, (n, m), on their first p principal components: p = min(components, what the rows span).
 GaussianityResult gaussianity_of(const Matrix& X, int64_t components, int64_t quantiles = 33);

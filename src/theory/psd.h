@@ -14,8 +14,8 @@ struct PsdResult {
 };
 PsdResult psd_of(const Matrix& M);
 
-// q_i = W_q x_i, k_j = W_k x_j (rows of weights as torch's Linear keeps them, (d, model)): M = W_q^T W_k. The eigenvalues that
-// are not zero are those of a 2d x 2d matrix, which is what is decomposed.
+// q_i = W_q x_i, k_j = W_k x_j (rows of weights as torch's Linear keeps them, (d, model)): M = W_q^T W_k. The
+// eigenvalues that are not zero are those of a 2d x 2d matrix, which is what is decomposed.
 PsdResult psd_of_projections(const Matrix& query, const Matrix& key);
 
 }  // namespace strata

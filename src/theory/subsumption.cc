@@ -30,8 +30,8 @@ void check(const Status& status) {
 }
 
 // One head of HKT attention in float32; q and k have a part per level.
-Floats attend(const std::vector<Floats>& q, const std::vector<Floats>& k, const Floats& v, const Floats& weights, int64_t tokens,
-              int head_size, double scale, bool causal) {
+Floats attend(const std::vector<Floats>& q, const std::vector<Floats>& k, const Floats& v, const Floats& weights,
+              int64_t tokens, int head_size, double scale, bool causal) {
   HktProblem p;
   p.batch = p.heads = p.key_heads = 1;
   p.tokens = tokens;
@@ -52,7 +52,8 @@ Floats attend(const std::vector<Floats>& q, const std::vector<Floats>& k, const 
 }
 
 // Softmax attention by its definition, in float64.
-std::vector<double> softmax_attention(const Floats& q, const Floats& k, const Floats& v, int64_t tokens, int64_t d, double scale) {
+std::vector<double> softmax_attention(const Floats& q, const Floats& k, const Floats& v, int64_t tokens, int64_t d,
+                                      double scale) {
   const int64_t dv = static_cast<int64_t>(v.size()) / tokens;
   std::vector<double> out(v.size(), 0.0), row(static_cast<size_t>(tokens));
   for (int64_t i = 0; i < tokens; ++i) {
@@ -77,7 +78,8 @@ std::vector<double> convolution(const Floats& content, const Floats& filter, int
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t r = 0; r < std::min(taps, t + 1); ++r) {
       for (int64_t c = 0; c < channels; ++c) {
-        out[t * channels + c] += static_cast<double>(filter[r * channels + c]) * static_cast<double>(content[(t - r) * channels + c]);
+        out[t * channels + c] +=
+            static_cast<double>(filter[r * channels + c]) * static_cast<double>(content[(t - r) * channels + c]);
       }
     }
   }
@@ -87,7 +89,8 @@ std::vector<double> convolution(const Floats& content, const Floats& filter, int
 template <class A, class B>
 double largest_difference(const A& a, const B& b) {
   double largest = 0;
-  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  for (size_t i = 0; i < a.size(); ++i)
+    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
   return largest;
 }
 
@@ -112,8 +115,9 @@ SubsumptionResult subsumption(int64_t tokens, int64_t taps, uint64_t seed) {
   result.one_level = largest_difference(attend({q[0]}, {k[0]}, v, {1.0F}, tokens, kHeadSize, scale, false), standard);
   result.one_hot = largest_difference(attend(q, k, v, {1.0F, 0.0F, 0.0F}, tokens, kHeadSize, scale, false), standard);
 
-  // (b) Any causal convolution: D_0 filters the content, and tokens find themselves by the bits of their position. Two different
-  // positions differ in a bit at least, so their score is lower by 2 s beta at least; beyond 104 float32's exp gives 0.
+  // (b) Any causal convolution: D_0 filters the content, and tokens find themselves by the bits of their position. Two
+  // different positions differ in a bit at least, so their score is lower by 2 s beta at least; beyond 104 float32's
+  // exp gives 0.
   int bits = 1;
   while ((int64_t{1} << bits) < tokens) ++bits;
   result.head_size = bits;
@@ -139,8 +143,9 @@ SubsumptionResult subsumption(int64_t tokens, int64_t taps, uint64_t seed) {
   d0.weight = filter.data();
   Floats values(content.size());
   check(causal_filter_forward(d0, values.data()));
-  result.convolution = largest_difference(attend({bit_queries}, {bit_keys}, values, {1.0F}, tokens, bits, bit_scale, true),
-                                          convolution(content, filter, tokens, taps));
+  result.convolution =
+      largest_difference(attend({bit_queries}, {bit_keys}, values, {1.0F}, tokens, bits, bit_scale, true),
+                         convolution(content, filter, tokens, taps));
   // The weights themselves: the output for values that are unit vectors.
   const int64_t shown = std::min<int64_t>(tokens, kMaxHeadSize);
   Floats units(static_cast<size_t>(tokens * shown), 0.0F);

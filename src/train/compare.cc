@@ -238,8 +238,7 @@ Json compare(const RunConfig& base, const CompareOptions& options, const fs::pat
       summary.score_ratio = result.at("score_ratio");
       times.push_back(result.at("step_milliseconds"));
     }
-    std::sort(times.begin(), times.end());
-    summary.step_milliseconds = times[times.size() / 2];
+    summary.step_milliseconds = median(times);
     summaries.push_back(std::move(summary));
   }
   Json results = {{"task", base.data.task}, {"seeds", options.seeds}, {"first_seed", base.train.seed}};

@@ -22,13 +22,9 @@ ModelInput to_input(const Batch& batch, torch::Device device) {
   return input;
 }
 
-Tensor to_targets(const Batch& batch, torch::Device device) {
-  return torch::tensor(batch.targets, torch::kLong).to(device);
-}
-
 Loss loss_of(const Tensor& outputs, const Batch& batch, double label_smoothing) {
   namespace F = torch::nn::functional;
-  const Tensor targets = to_targets(batch, outputs.device());
+  const Tensor targets = torch::tensor(batch.targets, torch::kLong).to(outputs.device());
   const Tensor flat = outputs.reshape({targets.size(0), -1}).to(torch::kFloat);
   Loss loss;
   loss.mean =

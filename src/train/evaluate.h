@@ -11,7 +11,6 @@ namespace strata {
 
 // A batch as the model reads it, on its device.
 ModelInput to_input(const Batch& batch, torch::Device device);
-torch::Tensor to_targets(const Batch& batch, torch::Device device);
 
 // What the outputs cost against the targets, in nats, and how many of them are right. Targets of -1 do not count.
 struct Loss {

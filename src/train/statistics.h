@@ -6,6 +6,7 @@
 namespace strata {
 
 double mean(const std::vector<double>& values);
+double median(std::vector<double> values);                     // the upper one of two; NaN of none
 double standard_deviation(const std::vector<double>& values);  // with n - 1; NaN below two values
 
 // Student's t-test of paired values, two-sided, and the 95% confidence interval of the mean difference b - a:

@@ -37,7 +37,7 @@ Json evaluate_model(const EvaluateRequest& request) {
     throw usage_error("--length: the model reads {} tokens at most, got {}", loaded.card.shape.length, data.length);
   }
   for (const std::string& problem : describe_problems(data)) Progress().note("warning: " + problem);
-  const Dataset& split = request.split == "test" ? data.test : request.split == "valid" ? data.valid : data.train;
+  const Dataset& split = data.split(request.split);
   const Clock clock(0);
   const Evaluation result = evaluate(loaded.model, loaded.card, split, {request.batch, false});
   Json json = {{"model", request.model}, {"split", request.split}};
@@ -45,6 +45,11 @@ Json evaluate_model(const EvaluateRequest& request) {
   if (data.goal == Goal::kNextToken) json["bits_per_byte"] = result.loss / std::numbers::ln2;
   json["seconds"] = clock.seconds();
   return json;
+}
+
+std::string shown_input(const std::string& input) {
+  constexpr size_t kShown = 200;
+  return input.size() <= kShown ? input : fmt::format("{}...", std::string_view(input).substr(0, kShown));
 }
 
 struct Predictor::State {
@@ -57,12 +62,6 @@ Predictor::~Predictor() = default;
 const std::string& Predictor::task() const { return state_->loaded.card.task; }
 
 namespace {
-
-// What was read, short enough for a line.
-std::string shown(const std::string& input) {
-  constexpr size_t kShown = 200;
-  return input.size() <= kShown ? input : input.substr(0, kShown) + "...";
-}
 
 // How well the bytes were foreseen, and the likeliest next ones. log_p: (tokens, vocabulary)
 void add_next_bytes(Json& line, const torch::Tensor& log_p, const Batch& batch, int64_t top) {
@@ -88,7 +87,7 @@ Json Predictor::operator()(const std::string& input) const {
   Dataset data;
   data.tokens = encode_input(card.task, input, card.shape.length);
   const auto read = static_cast<int64_t>(data.tokens.size());
-  Json line = {{"input", shown(input)}, {"tokens", read}};
+  Json line = {{"input", shown_input(input)}, {"tokens", read}};
   if (card.task != "listops" && static_cast<int64_t>(input.size()) > read) line["cut_at"] = read;
   if (card.shape.next_token) data.tokens.push_back(kPad);  // a place for the target that a window has
   data.rows.push_back({0, static_cast<int32_t>(data.tokens.size()), 0});

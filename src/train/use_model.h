@@ -31,4 +31,7 @@ class Predictor {
   std::unique_ptr<State> state_;
 };
 
+// An input as answers repeat it: cut when it is long.
+std::string shown_input(const std::string& input);
+
 }  // namespace strata

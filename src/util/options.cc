@@ -202,6 +202,14 @@ Json OptionTable::record() const {
   return record;
 }
 
+Json OptionTable::given() const {
+  Json record = Json::object();
+  for (const Option& option : options_) {
+    if (option.given) record[option.name] = option.value();
+  }
+  return record;
+}
+
 void OptionTable::check_task(const std::string& task) const {
   for (const Option& option : options_) {
     if (option.given && !option.note.task.empty() && option.note.task != task) {

@@ -51,6 +51,7 @@ class OptionTable {
   Option* find(const std::string& name);  // dashes and underscores are the same; null if there is none
   std::vector<Option>& options() { return options_; }
   Json record() const;
+  Json given() const;  // the part of the record that was given
 
   // Refuses options that were given and are for another task.
   void check_task(const std::string& task) const;

@@ -41,9 +41,10 @@ LevelScores random_scores(Eigen::Index tokens, int levels, bool causal, uint64_t
 
 TEST(Psd, EigenvaluesAgreeWithNumpy) {  // numpy.linalg.eigvalsh((M + M.T) / 2), NumPy 2
   Matrix M(5, 5);
-  M << 0.0, 0.3, -0.27, -0.89, -0.45, -0.99, 0.06, 1.34, -0.49, -0.62, 0.49, 0.36, 0.11, -0.93, -0.03, 0.7, -1.34, -0.46, -1.9, -1.29,
-      -1.84, -0.24, -1.27, 0.27, 0.16;
-  const double expected[] = {-2.61643899165068, -0.944359595504458, -0.778276389693595, 1.07070655871121, 1.69836841813752};
+  M << 0.0, 0.3, -0.27, -0.89, -0.45, -0.99, 0.06, 1.34, -0.49, -0.62, 0.49, 0.36, 0.11, -0.93, -0.03, 0.7, -1.34,
+      -0.46, -1.9, -1.29, -1.84, -0.24, -1.27, 0.27, 0.16;
+  const double expected[] = {-2.61643899165068, -0.944359595504458, -0.778276389693595, 1.07070655871121,
+                             1.69836841813752};
   const PsdResult result = psd_of(M);
   ASSERT_EQ(result.eigenvalues.size(), 5);
   for (int i = 0; i < 5; ++i) EXPECT_NEAR(result.eigenvalues(i), expected[i], 1e-12);
@@ -118,7 +119,8 @@ TEST(Error, BlockMeans) {
       const Matrix means = block_means(S, level, causal);
       for (Eigen::Index i = 0; i < 13; ++i) {
         for (Eigen::Index j = 0; j < (causal ? i + 1 : 13); ++j) {
-          ASSERT_NEAR(means(i, j), block_mean(S, i, j, level, causal), 1e-12) << level << " " << causal << " " << i << " " << j;
+          ASSERT_NEAR(means(i, j), block_mean(S, i, j, level, causal), 1e-12)
+              << level << " " << causal << " " << i << " " << j;
         }
       }
     }
@@ -187,16 +189,16 @@ TEST(Decay, BoundHoldsAndTheWholePyramidLosesNothing) {
 
 // Fisher's 50 Iris setosa flowers. b1 = 3.079721 and b2 = 26.53766 are the values that R's MVN package prints for them.
 const double kSetosa[50][4] = {
-    {5.1, 3.5, 1.4, 0.2}, {4.9, 3, 1.4, 0.2}, {4.7, 3.2, 1.3, 0.2}, {4.6, 3.1, 1.5, 0.2}, {5, 3.6, 1.4, 0.2},
-    {5.4, 3.9, 1.7, 0.4}, {4.6, 3.4, 1.4, 0.3}, {5, 3.4, 1.5, 0.2}, {4.4, 2.9, 1.4, 0.2}, {4.9, 3.1, 1.5, 0.1},
-    {5.4, 3.7, 1.5, 0.2}, {4.8, 3.4, 1.6, 0.2}, {4.8, 3, 1.4, 0.1}, {4.3, 3, 1.1, 0.1}, {5.8, 4, 1.2, 0.2},
+    {5.1, 3.5, 1.4, 0.2}, {4.9, 3, 1.4, 0.2},   {4.7, 3.2, 1.3, 0.2}, {4.6, 3.1, 1.5, 0.2}, {5, 3.6, 1.4, 0.2},
+    {5.4, 3.9, 1.7, 0.4}, {4.6, 3.4, 1.4, 0.3}, {5, 3.4, 1.5, 0.2},   {4.4, 2.9, 1.4, 0.2}, {4.9, 3.1, 1.5, 0.1},
+    {5.4, 3.7, 1.5, 0.2}, {4.8, 3.4, 1.6, 0.2}, {4.8, 3, 1.4, 0.1},   {4.3, 3, 1.1, 0.1},   {5.8, 4, 1.2, 0.2},
     {5.7, 4.4, 1.5, 0.4}, {5.4, 3.9, 1.3, 0.4}, {5.1, 3.5, 1.4, 0.3}, {5.7, 3.8, 1.7, 0.3}, {5.1, 3.8, 1.5, 0.3},
-    {5.4, 3.4, 1.7, 0.2}, {5.1, 3.7, 1.5, 0.4}, {4.6, 3.6, 1, 0.2}, {5.1, 3.3, 1.7, 0.5}, {4.8, 3.4, 1.9, 0.2},
-    {5, 3, 1.6, 0.2}, {5, 3.4, 1.6, 0.4}, {5.2, 3.5, 1.5, 0.2}, {5.2, 3.4, 1.4, 0.2}, {4.7, 3.2, 1.6, 0.2},
+    {5.4, 3.4, 1.7, 0.2}, {5.1, 3.7, 1.5, 0.4}, {4.6, 3.6, 1, 0.2},   {5.1, 3.3, 1.7, 0.5}, {4.8, 3.4, 1.9, 0.2},
+    {5, 3, 1.6, 0.2},     {5, 3.4, 1.6, 0.4},   {5.2, 3.5, 1.5, 0.2}, {5.2, 3.4, 1.4, 0.2}, {4.7, 3.2, 1.6, 0.2},
     {4.8, 3.1, 1.6, 0.2}, {5.4, 3.4, 1.5, 0.4}, {5.2, 4.1, 1.5, 0.1}, {5.5, 4.2, 1.4, 0.2}, {4.9, 3.1, 1.5, 0.2},
-    {5, 3.2, 1.2, 0.2}, {5.5, 3.5, 1.3, 0.2}, {4.9, 3.6, 1.4, 0.1}, {4.4, 3, 1.3, 0.2}, {5.1, 3.4, 1.5, 0.2},
-    {5, 3.5, 1.3, 0.3}, {4.5, 2.3, 1.3, 0.3}, {4.4, 3.2, 1.3, 0.2}, {5, 3.5, 1.6, 0.6}, {5.1, 3.8, 1.9, 0.4},
-    {4.8, 3, 1.4, 0.3}, {5.1, 3.8, 1.6, 0.2}, {4.6, 3.2, 1.4, 0.2}, {5.3, 3.7, 1.5, 0.2}, {5, 3.3, 1.4, 0.2}};
+    {5, 3.2, 1.2, 0.2},   {5.5, 3.5, 1.3, 0.2}, {4.9, 3.6, 1.4, 0.1}, {4.4, 3, 1.3, 0.2},   {5.1, 3.4, 1.5, 0.2},
+    {5, 3.5, 1.3, 0.3},   {4.5, 2.3, 1.3, 0.3}, {4.4, 3.2, 1.3, 0.2}, {5, 3.5, 1.6, 0.6},   {5.1, 3.8, 1.9, 0.4},
+    {4.8, 3, 1.4, 0.3},   {5.1, 3.8, 1.6, 0.2}, {4.6, 3.2, 1.4, 0.2}, {5.3, 3.7, 1.5, 0.2}, {5, 3.3, 1.4, 0.2}};
 
 TEST(Gaussianity, SetosaAgreesWithRAndScipy) {
   Matrix X(50, 4);
@@ -235,15 +237,16 @@ TEST(Gaussianity, TellsNormalFromSkewed) {
 
 TEST(Gaussianity, ScoreRowsInFewColumnsAreTheSame) {
   const Matrix q = random_matrix(60, 6, 51), k = random_matrix(60, 6, 52);
-  const GaussianityResult large = gaussianity_of(q * k.transpose(), 4), small = gaussianity_of(score_coordinates(q, k), 4);
+  const GaussianityResult large = gaussianity_of(q * k.transpose(), 4),
+                          small = gaussianity_of(score_coordinates(q, k), 4);
   EXPECT_EQ(small.components, 4);
   EXPECT_NEAR(large.skewness, small.skewness, 1e-8);
   EXPECT_NEAR(large.kurtosis, small.kurtosis, 1e-8);
 }
 
 TEST(Gaussianity, SaysWhatCannotBeComputed) {
-  EXPECT_NE(gaussianity_of(random_matrix(5, 8, 53), 16).problem, "");               // n <= p + 1
-  EXPECT_NE(gaussianity_of(Matrix::Constant(30, 3, 2.0), 16).problem, "");          // constant
+  EXPECT_NE(gaussianity_of(random_matrix(5, 8, 53), 16).problem, "");       // n <= p + 1
+  EXPECT_NE(gaussianity_of(Matrix::Constant(30, 3, 2.0), 16).problem, "");  // constant
   EXPECT_NE(gaussianity_of(random_matrix(1, 3, 54), 16).problem, "");
   Matrix broken = random_matrix(30, 3, 55);
   broken(3, 1) = std::nan("");
