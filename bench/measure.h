@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "torch/hkt_op.h"
-#include "train/statistics.h"
+#include "util/statistics.h"
 
 namespace strata::bench {
 

@@ -2,6 +2,7 @@
 
 #include "bind.h"
 #include "commands.h"
+#include "report/report.h"
 #include "train/compare.h"
 #include "train/interrupt.h"
 #include "util/error.h"
@@ -79,12 +80,14 @@ void add_compare_command(CLI::App& app) {
     if (state->dry_run) return print_plan(*state);
     watch_for_interrupts();
     const Json results = compare(state->run, state->compare, state->folder, "/proc/self/exe");
+    write_compare_report(state->folder);
     if (state->json) {
       fmt::print("{}\n", results.dump());
       return;
     }
     print_table(results);
-    fmt::print("\nwritten to {}: results.json, results.md, results.csv, and a folder per run\n", state->folder);
+    fmt::print("\nwritten to {}: report.html to look at, results.json, results.md, results.csv, and a folder per run\n",
+               state->folder);
   });
 }
 

@@ -5,8 +5,9 @@
 #include "bind.h"
 #include "commands.h"
 #include "data/config.h"
-#include "inspect/inspect.h"
+#include "report/report.h"
 #include "theory/subsumption.h"
+#include "train/inspect_model.h"
 #include "train/system.h"
 #include "util/error.h"
 
@@ -39,6 +40,7 @@ void print_hkt(const Json& result) {
   double orthogonality = 0, upsampling = 0, projection = 0, residual = 0, worst = 0;
   for (const Json& layer : result.at("layers")) {
     for (const Json& head : layer.at("heads")) {
+      if (head.contains("problem")) continue;
       const Json& error = head.at("error");
       fmt::print(
           "{:<6} {:<5} {:<17} {:<5} {:<9.3f} {:<17} {:>9.4f} {:>10.4f} {:>9.4f} {:>10.4f}  {}\n",
@@ -117,12 +119,13 @@ void run(State& state) {
     throw usage_error("inspect: expected a run's folder or a model file, or --subsumption");
   set_threads(state.threads);
   state.request.data = state.table.given();
-  const Json result = inspect(state.request);
+  const Json result = inspect_model(state.request);
   fs::path output = state.output;
   if (output.empty())
     output = fs::is_directory(state.request.model) ? fs::path(state.request.model) / "inspect.json"
                                                    : fs::path("inspect.json");
   write_json(output, result);
+  const fs::path page = write_inspect_report(output).path;
   if (state.json) return fmt::print("{}\n", result.dump());
   fmt::print("{}: {} attention on {}, {} rows of the {} split, {:.1f} tokens on average\n\n", state.request.model,
              result.at("attention").get<std::string>(), result.at("task").get<std::string>(),
@@ -132,7 +135,8 @@ void run(State& state) {
   } else {
     print_hkt(result);
   }
-  fmt::print("\nwritten to {}\n", output.string());
+  for (const Json& problem : result.at("problems")) fmt::print("not computed: {}\n", problem.get<std::string>());
+  fmt::print("\nwritten to {}; to look at: {}\n", output.string(), page.string());
 }
 
 }  // namespace
@@ -149,6 +153,9 @@ void add_inspect_command(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--samples", state->request.samples, "How many rows, from its beginning")
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--examples", state->request.examples, "How many of them with pictures of every head")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_option("--output", state->output, "Where the numbers go; inspect.json in the run's folder if not given")
       ->type_name("FILE");

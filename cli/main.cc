@@ -66,6 +66,7 @@ int main(int argc, char** argv) {
   strata::add_eval_command(app);
   strata::add_predict_command(app);
   strata::add_inspect_command(app);
+  strata::add_report_command(app);
   strata::add_info_command(app);
   strata::add_bench_command(app);
   if (argc == 1) {

@@ -5,6 +5,7 @@
 #include "bind.h"
 #include "commands.h"
 #include "data/task.h"
+#include "report/report.h"
 #include "train/interrupt.h"
 #include "train/progress.h"
 #include "train/trainer.h"
@@ -33,7 +34,7 @@ void report(const Json& result, const fs::path& folder) {
   fmt::print("{} steps in {} ({:.1f} ms a step), {} parameters; best at step {}\n", result.at("steps").get<int64_t>(),
              duration(result.at("train_seconds")), result.at("step_milliseconds").get<double>(),
              result.at("parameters").get<int64_t>(), result.at("best_step").get<int64_t>());
-  fmt::print("written to {}\n", folder.string());
+  fmt::print("written to {}; to look at: {}\n", folder.string(), (folder / "report.html").string());
 }
 
 void run(State& state) {
@@ -54,6 +55,7 @@ void run(State& state) {
   }
   watch_for_interrupts();
   const Json result = train(state.run, {state.folder}, !state.resume.empty(), state.quiet);
+  write_train_report(state.folder);
   if (state.json) {
     fmt::print("{}\n", result.dump());
   } else {

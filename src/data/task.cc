@@ -182,4 +182,21 @@ std::vector<Token> encode_input(const std::string& task, const std::string& inpu
   return tokens;
 }
 
+std::vector<std::string> show_tokens(const std::string& task, std::span<const Token> tokens) {
+  std::vector<std::string> shown;
+  for (const Token token : tokens) {
+    const int byte = token - 1;
+    if (task == "listops") {
+      shown.emplace_back(listops_word(token));
+    } else if (task == "cifar10") {
+      shown.push_back(std::to_string(byte));
+    } else {
+      shown.push_back(byte >= 0x20 && byte < 0x7f ? std::string(1, static_cast<char>(byte))
+                      : byte == '\n'              ? "\n"
+                                                  : fmt::format("\\x{:02X}", byte));
+    }
+  }
+  return shown;
+}
+
 }  // namespace strata

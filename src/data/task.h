@@ -34,6 +34,9 @@ std::vector<std::string> describe_problems(const TaskData& data);
 // inputs are cut at `length`.
 std::vector<Token> encode_input(const std::string& task, const std::string& input, int64_t length);
 
+// Each token as people read it: a word, a character (\\xHH where it is none), the value of a pixel.
+std::vector<std::string> show_tokens(const std::string& task, std::span<const Token> tokens);
+
 // ---- for the tasks themselves
 
 // The file of one split under a folder: train.tsv, train.tsv.zst and so on; empty when there is none.

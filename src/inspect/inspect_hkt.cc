@@ -1,36 +1,25 @@
 #include "inspect/inspect_hkt.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cmath>
 #include <exception>
 
+#include "inspect/hkt_run.h"
+#include "inspect/inspect_gaussianity.h"
 #include "theory/decay.h"
 #include "theory/error.h"
 #include "theory/gaussianity.h"
 #include "theory/psd.h"
 #include "theory/symmetry.h"
-#include "train/statistics.h"
+#include "util/statistics.h"
 
 namespace strata {
 namespace {
 
 using torch::Tensor;
 
-constexpr int64_t kComponents = 16;  // of Mardia's tests, at most
-
-Matrix to_matrix(const Tensor& t) {
-  const Tensor dense = t.detach().to(torch::kDouble).contiguous();
-  return Eigen::Map<const Matrix>(dense.data_ptr<double>(), dense.size(0), dense.size(1));
-}
-
 Json numbers(const Vector& values) { return std::vector<double>(values.begin(), values.end()); }
-
-// Everything one head computes on one sequence.
-struct Sequence {
-  std::vector<Matrix> q, k;    // per level, (T_l, d)
-  std::vector<Matrix> states;  // per level, (T_l, model)
-  LevelScores scores;
-};
 
 Json psd_json(const PsdResult& r) {
   return {{"holds", r.holds},
@@ -41,7 +30,7 @@ Json psd_json(const PsdResult& r) {
 }
 
 // The features whose inner products are S: [a_l q^(l)_{i >> l}] and [k^(l)_{j >> l}], one column per token.
-std::pair<Matrix, Matrix> features(const Sequence& s) {
+std::pair<Matrix, Matrix> features(const HktHead& s) {
   const Eigen::Index T = s.scores.tokens(), d = s.q[0].cols();
   const auto L = static_cast<Eigen::Index>(s.q.size());
   Matrix q(L * d, T), k(L * d, T);
@@ -55,7 +44,7 @@ std::pair<Matrix, Matrix> features(const Sequence& s) {
 }
 
 Json inspect_psd(const std::vector<Matrix>& query, const std::vector<Matrix>& key,
-                 const std::vector<Sequence>& sequences) {
+                 const std::vector<HktHead>& sequences) {
   Json json = {{"levels", Json::array()}};
   bool holds = true;
   for (size_t l = 0; l < query.size(); ++l) {
@@ -65,7 +54,7 @@ Json inspect_psd(const std::vector<Matrix>& query, const std::vector<Matrix>& ke
   }
   json["sufficient_condition"] = holds;
   std::vector<double> negative;
-  for (const Sequence& s : sequences) {
+  for (const HktHead& s : sequences) {
     const auto [q, k] = features(s);
     const PsdResult scores = psd_of_projections(q, k);
     if (negative.empty()) json["scores"]["eigenvalues"] = numbers(scores.eigenvalues);  // of the first sequence
@@ -75,20 +64,20 @@ Json inspect_psd(const std::vector<Matrix>& query, const std::vector<Matrix>& ke
   return json;
 }
 
-Json inspect_symmetry(const std::vector<Matrix>& query, const std::vector<Matrix>& key,
-                      const std::vector<Sequence>& sequences) {
+Json inspect_symmetry(const std::vector<Matrix>& query, const std::vector<Matrix>& key, const HktRun& first_run,
+                      const std::vector<HktHead>& sequences) {
   Json levels = Json::array();
   for (size_t l = 0; l < query.size(); ++l) {
     std::vector<double> shares;
     double orthogonality = 0, upsampling = 0, projection = 0;
-    for (const Sequence& s : sequences) {
+    for (const HktHead& s : sequences) {
       const SymmetryResult result = symmetry_of(s.scores.levels[l]);
       shares.push_back(result.directional_share);
       orthogonality = std::max(orthogonality, result.orthogonality);
     }
-    const Sequence& first = sequences.front();
+    const HktHead& first = sequences.front();
     upsampling = upsampling_commutes(first.scores.levels[l], static_cast<int>(l), first.scores.tokens());
-    projection = projection_commutes(first.states[l], query[l].transpose() * key[l]);
+    projection = projection_commutes(first_run.states()[l], query[l].transpose() * key[l]);
     levels.push_back({{"directional_share", median(shares)},
                       {"orthogonality", orthogonality},
                       {"upsampling", upsampling},
@@ -97,9 +86,9 @@ Json inspect_symmetry(const std::vector<Matrix>& query, const std::vector<Matrix
   return levels;
 }
 
-Json inspect_error(const std::vector<Sequence>& sequences) {
+Json inspect_error(const std::vector<HktHead>& sequences) {
   ErrorResult sum;
-  for (const Sequence& s : sequences) {
+  for (const HktHead& s : sequences) {
     const ErrorResult one = error_of(s.scores);
     for (double ErrorResult::*term : {&ErrorResult::kl, &ErrorResult::resolution, &ErrorResult::filter,
                                       &ErrorResult::correction, &ErrorResult::third, &ErrorResult::fourth}) {
@@ -113,9 +102,9 @@ Json inspect_error(const std::vector<Sequence>& sequences) {
       {"third", sum.third}, {"fourth", sum.fourth},         {"residual", sum.residual}, {"range", sum.range}};
 }
 
-Json inspect_decay(const std::vector<Sequence>& sequences) {
+Json inspect_decay(const std::vector<HktHead>& sequences) {
   std::vector<DecayStep> sum;
-  for (const Sequence& s : sequences) {
+  for (const HktHead& s : sequences) {
     const std::vector<DecayStep> steps = decay_of(s.scores);
     sum.resize(steps.size());
     for (size_t i = 0; i < steps.size(); ++i) {
@@ -138,47 +127,21 @@ Json inspect_decay(const std::vector<Sequence>& sequences) {
   return json;
 }
 
-// Sequences are tested one by one, never pooled: medians over them, and how many are rejected.
-template <class Rows>
-Json inspect_gaussianity(const std::vector<Sequence>& sequences, const Rows& rows) {
-  Json json;
-  std::vector<double> skewness, kurtosis, z, expected;
-  double rejected = 0;
-  for (const Sequence& s : sequences) {
-    const GaussianityResult result = gaussianity_of(rows(s), kComponents);
-    if (!result.problem.empty()) {
-      if (!json.contains("problem")) json["problem"] = result.problem;
-      continue;
-    }
-    if (skewness.empty()) {
-      json["components"] = result.components;
-      json["ceiling"] = result.ceiling;
-      json["quantiles"] = result.quantiles;
-    }
-    skewness.push_back(result.skewness);
-    kurtosis.push_back(result.kurtosis);
-    z.push_back(result.kurtosis_z);
-    const auto p = static_cast<double>(result.components), n = static_cast<double>(result.rows);
-    expected.push_back(p * (p + 2) * (n - 1) / (n + 1));
-    rejected += result.skewness_p < 0.05 || result.kurtosis_p < 0.05;
+// Why a head cannot be inspected; empty when it can.
+std::string problem_of(const HktHead& head) {
+  if (!head.scores.weights.allFinite()) return "its level weights are not finite";
+  for (size_t l = 0; l < head.q.size(); ++l) {
+    if (!head.q[l].allFinite()) return fmt::format("its queries of level {} are not finite", l);
+    if (!head.k[l].allFinite()) return fmt::format("its keys of level {} are not finite", l);
   }
-  json["tested"] = skewness.size();
-  if (skewness.empty()) return json;
-  json["skewness"] = median(skewness);
-  json["kurtosis"] = median(kurtosis);
-  json["expected_kurtosis"] = median(expected);
-  json["kurtosis_z"] = median(z);
-  json["rejected"] = rejected / static_cast<double>(skewness.size());
-  return json;
+  return {};
 }
 
 }  // namespace
 
 Json inspect_hkt_layer(HktAttentionImpl& layer, const std::vector<Tensor>& inputs) {
   torch::NoGradGuard no_grad;
-  const int64_t heads = layer.options.heads(), levels = layer.options.levels(), d = layer.head_size();
-  const int64_t key_heads = layer.options.key_heads() == 0 ? heads : layer.options.key_heads();
-  const Tensor weights = layer.level_weights();
+  const int64_t heads = layer.options.heads(), levels = layer.options.levels();
   // W_q and W_k of each level, (H, d, model), as the images of the unit vectors: the projections of sequence models
   // have no biases, and this is right for keys made from queries as well.
   std::vector<Tensor> query(levels), key(levels);
@@ -188,49 +151,36 @@ Json inspect_hkt_layer(HktAttentionImpl& layer, const std::vector<Tensor>& input
     query[l] = q[0].transpose(-1, -2);
     key[l] = k[0].transpose(-1, -2);
   }
-  std::vector<std::vector<Tensor>> states, q, k;
-  for (const Tensor& x : inputs) {
-    states.push_back(layer.pyramid(x.unsqueeze(0)));
-    q.emplace_back();
-    k.emplace_back();
-    for (int64_t l = 0; l < levels; ++l) {
-      auto [queries, keys] = layer.project(states.back()[l], l);
-      q.back().push_back(queries[0]);
-      k.back().push_back(keys[0]);
-    }
-  }
+  std::vector<HktRun> runs;
+  for (const Tensor& x : inputs) runs.emplace_back(layer, x);
+
   auto inspect_head = [&](int64_t h) -> Json {
-    const int64_t key_head = h / (heads / key_heads);
+    const int64_t key_head = h * key[0].size(0) / heads;
     std::vector<Matrix> W_q, W_k;
     for (int64_t l = 0; l < levels; ++l) {
       W_q.push_back(to_matrix(query[l][h]));
       W_k.push_back(to_matrix(key[l][key_head]));
     }
-    std::vector<Sequence> sequences;
-    for (size_t n = 0; n < inputs.size(); ++n) {
-      Sequence s;
-      s.scores.causal = layer.options.causal();
-      s.scores.weights = to_matrix(weights[h].unsqueeze(1)).col(0);
-      for (int64_t l = 0; l < levels; ++l) {
-        s.states.push_back(to_matrix(states[n][l][0]));
-        s.q.push_back(to_matrix(q[n][l][h]));
-        s.k.push_back(to_matrix(k[n][l][key_head]));
-        s.scores.levels.push_back(s.q.back() * s.k.back().transpose() / std::sqrt(static_cast<double>(d)));
-      }
-      sequences.push_back(std::move(s));
+    std::vector<HktHead> sequences;
+    for (const HktRun& run : runs) {
+      sequences.push_back(run.head(h));
+      if (const std::string problem = problem_of(sequences.back()); !problem.empty())
+        return {{"head", h}, {"problem", problem}};
     }
-    Json gaussianity = {{"scores", Json::array()}, {"states", Json::array()}};
+    Json gaussianity = {{"scores", Json::array()}};
+    if (h == 0) gaussianity["states"] = Json::array();  // the heads share them
     for (int64_t l = 0; l < levels; ++l) {
-      gaussianity["scores"].push_back(
-          inspect_gaussianity(sequences, [l](const Sequence& s) { return score_coordinates(s.q[l], s.k[l]); }));
-      if (h == 0)
-        gaussianity["states"].push_back(inspect_gaussianity(sequences, [l](const Sequence& s) { return s.states[l]; }));
+      std::vector<Matrix> scores, states;
+      for (const HktHead& s : sequences) scores.push_back(score_coordinates(s.q[l], s.k[l]));
+      gaussianity["scores"].push_back(gaussianity_over(scores));
+      if (h > 0) continue;
+      for (const HktRun& run : runs) states.push_back(run.states()[l]);
+      gaussianity["states"].push_back(gaussianity_over(states));
     }
-    if (h > 0) gaussianity.erase("states");  // the heads share them
     return {{"head", h},
             {"weights", numbers(sequences.front().scores.weights)},
             {"psd", inspect_psd(W_q, W_k, sequences)},
-            {"symmetry", inspect_symmetry(W_q, W_k, sequences)},
+            {"symmetry", inspect_symmetry(W_q, W_k, runs.front(), sequences)},
             {"error", inspect_error(sequences)},
             {"decay", inspect_decay(sequences)},
             {"gaussianity", gaussianity}};

@@ -9,6 +9,7 @@
 
 #include "model/hsa_attention.h"
 #include "strata/tree.h"
+#include "theory/matrix.h"
 #include "util/options.h"
 
 namespace strata {
@@ -17,5 +18,8 @@ namespace strata {
 // and the trees compared.
 Json inspect_hsa_layer(HsaAttentionImpl& layer, const std::vector<torch::Tensor>& inputs,
                        const std::vector<std::shared_ptr<const Tree>>& trees);
+
+// The attention of every head on one sequence, (tokens, tokens).
+std::vector<Matrix> hsa_attention_matrices(HsaAttentionImpl& layer, const torch::Tensor& input, const Tree& tree);
 
 }  // namespace strata

@@ -84,10 +84,4 @@ Tensor SequenceModelImpl::forward(const ModelInput& input) {
   return head_(shape.next_token ? x : pool(x, input));
 }
 
-std::vector<Tensor> SequenceModelImpl::attention_inputs(const ModelInput& input) {
-  std::vector<Tensor> read;
-  run(input, &read);
-  return read;
-}
-
 }  // namespace strata

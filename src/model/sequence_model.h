@@ -21,8 +21,9 @@ class SequenceModelImpl : public torch::nn::Module {
   // (B, classes), or (B, T, vocabulary) of a language model.
   torch::Tensor forward(const ModelInput& input);
 
-  // What the attention of each block reads, (B, T, model) each.
-  std::vector<torch::Tensor> attention_inputs(const ModelInput& input);
+  // Appends what the attention of each block reads, (B, T, model) each. When a block fails, as one with weights that
+  // are not finite may, `read` has what was reached.
+  void attention_inputs(const ModelInput& input, std::vector<torch::Tensor>& read) { run(input, &read); }
   std::shared_ptr<torch::nn::Module> attention(int64_t layer) const { return blocks_[layer].attention.module; }
 
   int64_t parameter_count() const;

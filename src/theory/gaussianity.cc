@@ -64,21 +64,23 @@ GaussianityResult gaussianity_of(const Matrix& X, int64_t components, int64_t qu
   result.skewness_statistic = n * result.skewness / 6 * factor;
   result.skewness_p = boost::math::cdf(boost::math::complement(boost::math::chi_squared(p * (p + 1) * (p + 2) / 6),
                                                                std::max(0.0, result.skewness_statistic)));
-  const double expected = p * (p + 2) * (n - 1) / (n + 1);
+  result.expected_kurtosis = p * (p + 2) * (n - 1) / (n + 1);
   const double variance =
       8 * p * (p + 2) * (n - 3) * (n - p - 1) * (n - p + 1) / ((n + 1) * (n + 1) * (n + 3) * (n + 5));
-  result.kurtosis_z = (result.kurtosis - expected) / std::sqrt(variance);
+  result.kurtosis_z = (result.kurtosis - result.expected_kurtosis) / std::sqrt(variance);
   result.kurtosis_p = 2 * boost::math::cdf(boost::math::complement(boost::math::normal(), std::abs(result.kurtosis_z)));
 
   const auto first_column = Y.col(Y.cols() - 1);  // the largest eigenvalue stands last
   std::vector<double> first(first_column.begin(), first_column.end());
   std::sort(first.begin(), first.end());
   for (int64_t k = 0; k < quantiles; ++k) {  // at the probabilities (k + 1/2) / quantiles
-    const double place = (static_cast<double>(k) + 0.5) / static_cast<double>(quantiles) * n - 0.5;
+    const double probability = (static_cast<double>(k) + 0.5) / static_cast<double>(quantiles);
+    const double place = probability * n - 0.5;
     const auto below = static_cast<size_t>(std::clamp(std::floor(place), 0.0, n - 1));
     const size_t above = std::min(below + 1, first.size() - 1);
     const double share = std::clamp(place - static_cast<double>(below), 0.0, 1.0);
     result.quantiles.push_back(first[below] * (1 - share) + first[above] * share);
+    result.normal_quantiles.push_back(boost::math::quantile(boost::math::normal(), probability));
   }
   return result;
 }

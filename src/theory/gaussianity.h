@@ -15,8 +15,10 @@ struct GaussianityResult {
   double skewness_statistic = 0,
          skewness_p = 0;  // chi-squared with p (p + 1) (p + 2) / 6 degrees of freedom, small-sample form
   double kurtosis_z = 0, kurtosis_p = 0;  // small-sample form, two-sided
+  double expected_kurtosis = 0;           // of Gaussian rows
   double ceiling = 0;                     // b2 can be no larger: p (n - 1)
-  std::vector<double> quantiles;          // of the first component, standardised: for a QQ plot against the normal
+  std::vector<double> quantiles;          // of the first component, standardised
+  std::vector<double> normal_quantiles;   // of the normal distribution, at the same probabilities: a QQ plot
   std::string problem;                    // why there is nothing above; empty when there is
 };
 // The rows of X, (n, m), on their first p principal components: p = min(components, what the rows span).

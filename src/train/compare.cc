@@ -45,14 +45,6 @@ Json record_of(const RunConfig& config) {
   return table.record();
 }
 
-// "hkt:levels=2" names a folder as it stands; what a file system may not like becomes a dash.
-std::string folder_name(std::string name) {
-  for (char& c : name) {
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '=' && c != '.' && c != '_') c = '-';
-  }
-  return name;
-}
-
 // A folder that holds another comparison is refused, with the first option that differs.
 void claim_folder(const fs::path& folder, const Json& plan) {
   const fs::path path = folder / "compare.json";
@@ -172,6 +164,15 @@ void run_all(const std::vector<Run>& runs, int64_t jobs, const std::string& prog
 
 }  // namespace
 
+// What a file system may not like becomes a dash.
+fs::path run_folder(const fs::path& folder, const std::string& attention, int64_t seed) {
+  std::string name = attention;
+  for (char& c : name) {
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '=' && c != '.' && c != '_') c = '-';
+  }
+  return folder / fmt::format("{}-seed{}", name, seed);
+}
+
 std::vector<Variant> parse_variants(const std::vector<std::string>& names, const RunConfig& base) {
   std::vector<Variant> variants;
   for (const std::string& name : names) {
@@ -218,7 +219,7 @@ Json compare(const RunConfig& base, const CompareOptions& options, const fs::pat
       run.config.train.seed = base.train.seed + seed;
       if (run.config.train.threads == 0) run.config.train.threads = std::max<int64_t>(1, cores / jobs);
       run.label = fmt::format("{}, seed {}", variant.name, run.config.train.seed);
-      run.folder = {folder / fmt::format("{}-seed{}", folder_name(variant.name), run.config.train.seed)};
+      run.folder = {run_folder(folder, variant.name, run.config.train.seed)};
       make_folder(run.folder.root);
       if (!fs::exists(run.folder.run())) write_json(run.folder.run(), {{"options", record_of(run.config)}});
       runs.push_back(std::move(run));

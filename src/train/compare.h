@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "train/config.h"
-#include "train/statistics.h"
+#include "util/statistics.h"
 
 namespace strata {
 
@@ -25,6 +25,9 @@ struct CompareOptions {
 // Runs what is not finished yet, `jobs` processes at a time (each `program train --resume FOLDER`), and returns what
 // results.json holds. Throws as train() does; a later call with the same options goes on.
 Json compare(const RunConfig& base, const CompareOptions& options, const fs::path& folder, const std::string& program);
+
+// Where the run of an attention ("hkt:levels=2") and a seed is kept.
+fs::path run_folder(const fs::path& folder, const std::string& attention, int64_t seed);
 
 // ---- from results to tables
 

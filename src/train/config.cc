@@ -25,6 +25,8 @@ void declare(OptionTable& table, TrainConfig& c) {
   table.add("device", &c.device, {.help = "Where to compute", .choices = {"cpu", "cuda"}});
   table.add("threads", &c.threads, {.help = "CPU threads; 0: all cores", .min = 0, .max = 4096});
   table.add("log_every", &c.log_every, {.help = "Steps between lines of metrics.jsonl", .min = 1});
+  table.add("every_epoch", &c.every_epoch,
+            {.help = "After every epoch, test whether the scores of each level are Gaussian (flat, HKT)"});
   table.add("save_seconds", &c.save_seconds, {.help = "Seconds between checkpoints", .min = 0});
   table.add("tensorboard", &c.tensorboard, {.help = "Write TensorBoard event files too"});
 }

@@ -14,7 +14,7 @@ struct TrainConfig {
   double learning_rate = 2e-3, weight_decay = 0.01, warmup = 0.1, clip = 1.0, label_smoothing = 0.0;
   std::string schedule = "one-cycle", precision = "float32", device = "cpu";
   int64_t eval_every = 0, patience = 0, log_every = 50, save_seconds = 60, threads = 0;
-  bool tensorboard = false;
+  bool tensorboard = false, every_epoch = false;
 };
 
 struct RunConfig {

@@ -5,13 +5,17 @@
 
 namespace strata {
 
-std::vector<Json> read_metrics(const fs::path& folder) {
+std::vector<Json> read_metrics(const fs::path& folder, int64_t* damaged) {
   std::vector<Json> lines;
   const fs::path path = folder / "metrics.jsonl";
   if (!fs::exists(path)) return lines;
   for_each_line(read_file(path), [&](std::string_view text, int64_t) {
     Json line = Json::parse(text, nullptr, false);
-    if (line.is_object()) lines.push_back(std::move(line));
+    if (line.is_object()) {
+      lines.push_back(std::move(line));
+    } else if (damaged != nullptr) {
+      ++*damaged;
+    }
   });
   return lines;
 }

@@ -23,7 +23,7 @@ class MetricsLog {
   std::unique_ptr<EventFile> events_;
 };
 
-// The lines of a metrics file; a last line that was cut off is left out.
-std::vector<Json> read_metrics(const fs::path& folder);
+// The lines of a metrics file; those that were cut off or damaged are left out, and counted in *damaged.
+std::vector<Json> read_metrics(const fs::path& folder, int64_t* damaged = nullptr);
 
 }  // namespace strata

@@ -16,6 +16,7 @@
 #include "train/schedule.h"
 #include "train/setup.h"
 #include "train/system.h"
+#include "train/track.h"
 #include "util/error.h"
 #include "util/random.h"
 
@@ -65,9 +66,10 @@ class Trainer {
 
   Json run(bool resume) {
     if (resume && fs::exists(folder_.last())) restore(load_training(folder_.last(), model_, *optimizer_, card_));
-    metrics_ = std::make_unique<MetricsLog>(folder_.root, step_, c_.tensorboard);
+    metrics_ = std::make_unique<MetricsLog>(folder_.root, step_ == 0 ? -1 : step_, c_.tensorboard);
     clock_ = Clock(step_);
     last_save_ = std::chrono::steady_clock::now();
+    if (step_ == 0) track();
     while (step_ < steps_ && !stopped_early_) run_epoch(step_ / steps_per_epoch_);
     save();
     progress_.finish();
@@ -93,7 +95,10 @@ class Trainer {
       ++step_;
       if (step_ % c_.log_every == 0 || step_ == steps_) log_window();
       show();
-      if (step_ % eval_every_ == 0 || step_ == steps_) watch_divergence([&] { evaluate_valid(); });
+      watch_divergence([&] {
+        if (step_ % steps_per_epoch_ == 0 || step_ == steps_) track();
+        if (step_ % eval_every_ == 0 || step_ == steps_) evaluate_valid();
+      });
       if (interrupted()) {
         save();
         progress_.finish();
@@ -189,6 +194,19 @@ class Trainer {
                                shown_loss_, 100 * shown_accuracy_, shown_rate_, clock_.left(step_, steps_)));
   }
 
+  // Before the first step and after every epoch.
+  void track() {
+    add_metrics(track_level_weights(model_));
+    if (c_.every_epoch) add_metrics(track_scores(model_, card_, data_.valid));
+  }
+
+  void add_metrics(Json line) {
+    if (line.is_null()) return;
+    line["step"] = step_;
+    line["epoch"] = static_cast<double>(step_) / static_cast<double>(steps_per_epoch_);
+    metrics_->add(line);
+  }
+
   // Better: more rows right, or, of a language model, a lower loss.
   bool better(const Evaluation& now) const {
     if (best_step_ < 0) return true;
@@ -198,9 +216,9 @@ class Trainer {
 
   void evaluate_valid() {
     const Evaluation now = evaluate(model_, card_, data_.valid, evaluate_options());
-    Json line = {{"kind", "valid"}, {"step", step_}};
+    Json line = {{"kind", "valid"}};
     line.update(now.to_json());
-    metrics_->add(line);
+    add_metrics(line);
     progress_.note(fmt::format("step {}/{}: validation loss {:.4f}, accuracy {:.2f}%", step_, steps_, now.loss,
                                100 * now.accuracy));
     if (better(now)) {

@@ -1,9 +1,21 @@
 """strata inspect on models trained for the purpose."""
 import json
+import struct
 
 import pytest
 
 from test_strata import TINY, home, strata  # noqa: F401 (home is a fixture)
+
+
+def set_weights(path, name, value, first, last):
+    """Overwrites the floats [first, last) of a tensor in a safetensors file."""
+    data = bytearray(open(path, "rb").read())
+    size, = struct.unpack("<Q", data[:8])
+    begin, end = json.loads(data[8:8 + size])[name]["data_offsets"]
+    count = (end - begin) // 4
+    place = 8 + size + begin + 4 * first
+    data[place:place + 4 * (min(last, count) - first)] = struct.pack("<f", value) * (min(last, count) - first)
+    open(path, "wb").write(data)
 
 
 def layers(home, *args):
@@ -59,6 +71,59 @@ def test_hsa(home):
 def test_a_star_has_no_gap(home):
     for head in layers(home, "--attention", "hsa", "--tree", "star", "--sibling-positions", "none"):
         assert head["kl_gap"] == pytest.approx(0, abs=1e-9) and head["cost"] == 1
+
+
+def damaged(home, name, value, first=0, last=10**9):
+    """What inspect says of a model of which some weights were overwritten."""
+    strata("train", *TINY, "--attention", "hkt", "--steps", 4, "--folder", "run")
+    set_weights(home / "run/best.safetensors", name, value, first, last)
+    return json.loads(strata("inspect", "run", "--samples", "6", "--json", "--quiet"))
+
+
+def test_one_head_that_is_not_finite(home):
+    result = damaged(home, "layer_1_attention.query.weight", float("nan"), 0, 1)  # a row of head 0
+    assert [("problem" in head) for layer in result["layers"] for head in layer["heads"]] == [False, False, True, False]
+    assert "weights layer_1_attention.query.weight are not finite" in result["problems"][0]
+    assert "layer 1, head 0: its queries of level 0 are not finite" in result["problems"][1]
+    assert result["layers"][1]["heads"][1]["error"]["kl"] > 0
+    table = strata("inspect", "run", "--samples", "6", "--quiet")
+    assert "not computed: layer 1, head 0" in table and table.count("\n1 ") == 1
+
+
+def test_a_layer_that_cannot_be_reached(home):
+    for name in ("layer_0_attention.value.weight", "layer_0_attention.level_logits"):
+        result = damaged(home, name, float("nan"))
+        assert result["layers"][1]["heads"] == [] and "layer 1: " in result["problems"][-1]
+        strata("inspect", "run", "--samples", "6", "--quiet")
+        for file in (home / "run").iterdir():
+            file.unlink() if file.is_file() else None
+        (home / "run").rename(home / name)
+
+
+def test_constant_scores(home):
+    result = damaged(home, "layer_0_attention.query.weight", 0.0)
+    for head in result["layers"][0]["heads"]:
+        assert "covariance is zero" in head["gaussianity"]["scores"][0]["problem"]
+        assert head["error"]["kl"] == 0 and head["symmetry"][0]["directional_share"] == 0
+    assert result["layers"][1]["heads"][0]["error"]["kl"] > 0 and result["problems"] == []
+
+
+def test_language_models_and_long_rows(home):
+    (home / "book.txt").write_text("".join(f"Line {i} of a book of {i * i} lines.\n" for i in range(900)))
+    for attention in ("hkt", "hsa"):
+        strata("train", *TINY, "--task", "text", "--data", "book.txt", "--length", 100, "--attention", attention, "--steps", 2, "--folder",
+               attention)
+        result = json.loads(strata("inspect", attention, "--samples", "2", "--json", "--quiet"))
+        if attention == "hsa":
+            assert all("streaming form" in problem for problem in result["problems"]) and len(result["problems"]) == 2
+            strata("inspect", attention, "--samples", "2", "--quiet")
+            continue
+        assert result["causal"]
+        example = result["examples"][0]
+        assert example["block"] == 2 and len(example["tokens"]) == 100 and "label" not in example
+        attention = example["layers"][0][0]["attention"]
+        assert len(attention) == 50 and attention[0][1] is None and attention[49][0] is not None
+        assert all(sum(value for value in row if value is not None) == pytest.approx(1, abs=1e-2) for row in attention)
 
 
 def test_tables_and_wrong_input(home):

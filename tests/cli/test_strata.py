@@ -58,7 +58,7 @@ def same_run(a, b):
 
 def test_help_is_there_for_everything():
     top = strata("--help")
-    for command in ("data", "train", "compare", "eval", "predict", "info", "bench"):
+    for command in ("data", "train", "compare", "eval", "predict", "inspect", "report", "info", "bench"):
         assert command in top
         assert "Examples:" in strata(command, "--help") or command == "info"
     assert "Exit codes" in top

@@ -185,5 +185,12 @@ TEST(Inputs, BytesAndImages) {
   EXPECT_EQ(error_of(ExitCode::kData, [] { encode_input("table", "", 8); }), "input: is empty");
 }
 
+TEST(Tokens, AreShownAsPeopleReadThem) {
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(show_tokens("listops", encode_input("listops", "[MAX 1 2 ]", 8)), (Words{"[MAX", "1", "2", "]"}));
+  EXPECT_EQ(show_tokens("imdb", encode_input("imdb", "a\n\xc3", 8)), (Words{"a", "\n", "\\xC3"}));
+  EXPECT_EQ(show_tokens("cifar10", std::vector<Token>{1, 256}), (Words{"0", "255"}));
+}
+
 }  // namespace
 }  // namespace strata

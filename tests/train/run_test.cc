@@ -10,8 +10,8 @@
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/schedule.h"
-#include "train/statistics.h"
 #include "util/error.h"
+#include "util/statistics.h"
 
 namespace strata {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/statistics.h"
+#include "util/statistics.h"
 
 #include <algorithm>
 #include <boost/math/distributions/students_t.hpp>

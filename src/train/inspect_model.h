@@ -12,8 +12,11 @@ struct InspectRequest {
   std::string split = "test";  // rows are taken from its beginning
   Json data = Json::object();  // data options that differ from the run's
   int64_t samples = 64;
+  int64_t examples = 3;  // the first rows, with the attention of every head on them
   bool quiet = false;
 };
-Json inspect(const InspectRequest& request);
+
+// What cannot be computed is named under "problems", or as the "problem" of a layer, head or level; the rest is there.
+Json inspect_model(const InspectRequest& request);
 
 }  // namespace strata

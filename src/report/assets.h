@@ -1,0 +1,10 @@
+// The files of src/report/page and Chart.js, put into the program by the build (src/report/embed.cmake).
+#pragma once
+
+#include <string_view>
+
+namespace strata {
+
+extern const std::string_view kPageHtml, kPageCss, kPageScript, kChartScript;
+
+}  // namespace strata

@@ -1,0 +1,130 @@
+#include "report/collect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "train/compare.h"
+#include "train/metrics.h"
+#include "util/error.h"
+
+namespace strata {
+namespace {
+
+// A file's content, or null and a line in `problems`.
+Json read_part(const fs::path& path, const std::string& missing, Json& problems) {
+  const std::string name = (path.parent_path().filename() / path.filename()).string();
+  if (!fs::exists(path)) {
+    problems.push_back(fmt::format("{} is missing: {}", name, missing));
+    return {};
+  }
+  try {
+    Json part = Json::parse(read_raw_file(path), nullptr, false);
+    if (part.is_object()) return part;
+    problems.push_back(fmt::format("{} is damaged: it is not a JSON object", name));
+  } catch (const Error& error) {
+    problems.push_back(error.what());
+  }
+  return {};
+}
+
+// At most `most` lines of "train", evenly, the last among them, and all others.
+Json read_course(const fs::path& folder, size_t most, Json& problems) {
+  int64_t damaged = 0;
+  const std::vector<Json> lines = read_metrics(folder, &damaged);
+  const std::string name = (folder.filename() / "metrics.jsonl").string();
+  if (lines.empty()) problems.push_back(fmt::format("{} is missing or empty: there are no curves of this run", name));
+  if (damaged > 0) problems.push_back(fmt::format("{}: {} damaged lines were left out", name, damaged));
+  auto is_train = [](const Json& line) { return line.value("kind", "") == "train"; };
+  const auto train = static_cast<size_t>(std::count_if(lines.begin(), lines.end(), is_train));
+  const size_t every = std::max<size_t>(1, (train + most - 1) / most);
+  Json course = Json::array();
+  size_t seen = 0;
+  for (const Json& line : lines) {
+    if (!is_train(line) || (train - ++seen) % every == 0) course.push_back(line);
+  }
+  return course;
+}
+
+Json options_of(const Json& record) {
+  return record.is_object() && record.contains("options") ? record["options"] : Json();
+}
+
+// The runs of a comparison, from its plan; without one, whatever folders look like runs.
+std::vector<std::pair<std::string, fs::path>> run_folders(const fs::path& folder, const Json& plan) {
+  std::vector<std::pair<std::string, fs::path>> runs;
+  try {
+    const int64_t first = plan.at("options").at("seed"), seeds = plan.at("seeds");
+    for (const Json& attention : plan.at("attentions")) {
+      for (int64_t seed = first; seed < first + seeds; ++seed)
+        runs.emplace_back(attention.get<std::string>(), run_folder(folder, attention.get<std::string>(), seed));
+    }
+    return runs;
+  } catch (const Json::exception&) {
+    runs.clear();
+  }
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (fs::exists(entry.path() / "run.json")) runs.emplace_back(name.substr(0, name.rfind("-seed")), entry.path());
+  }
+  std::sort(runs.begin(), runs.end());
+  return runs;
+}
+
+}  // namespace
+
+Json collect_inspect(const fs::path& json) {
+  Json problems = Json::array();
+  Json inspected = read_part(json, "run strata inspect", problems);
+  if (inspected.is_null()) inspected = Json::object();
+  if (inspected.contains("problems") && inspected["problems"].is_array()) {
+    for (const Json& problem : inspected["problems"]) problems.push_back(problem);
+  }
+  const fs::path folder = json.parent_path();
+  Json page = {{"kind", "inspect"},
+               {"title", fmt::format("Inspection of {}", inspected.contains("model") && inspected["model"].is_string()
+                                                             ? inspected["model"].get<std::string>()
+                                                             : json.string())}};
+  if (fs::exists(folder / "metrics.jsonl")) page["metrics"] = read_course(folder, 400, problems);
+  page["problems"] = problems;
+  page["inspect"] = std::move(inspected);
+  return page;
+}
+
+Json collect_train(const fs::path& folder) {
+  Json problems = Json::array();
+  const Json run = read_part(folder / "run.json", "the options are not known", problems);
+  Json page = {{"kind", "train"}, {"title", fmt::format("Training of {}", fs::absolute(folder).filename().string())}};
+  page["result"] = read_part(folder / "result.json", "the run is not finished", problems);
+  page["metrics"] = read_course(folder, 400, problems);
+  page["options"] = options_of(run);
+  page["problems"] = problems;
+  return page;
+}
+
+Json collect_compare(const fs::path& folder) {
+  Json problems = Json::array();
+  const Json plan = read_part(folder / "compare.json", "the plan is not known; runs are taken as found", problems);
+  const Json results = read_part(folder / "results.json", "the comparison is not finished", problems);
+  Json page = {{"kind", "compare"}, {"title", fmt::format("Comparison {}", fs::absolute(folder).filename().string())}};
+  page["results"] = results;
+  try {
+    page["verdicts"] = results.is_null() ? Json::array() : Json(verdicts(results));
+  } catch (const Json::exception& error) {
+    problems.push_back(fmt::format("results.json is damaged: {}", error.what()));
+  }
+  page["runs"] = Json::array();
+  const auto runs = run_folders(folder, plan);
+  const size_t lines = std::clamp<size_t>(4000 / std::max<size_t>(1, runs.size()), 20, 200);
+  for (const auto& [attention, path] : runs) {
+    page["runs"].push_back({{"name", path.filename().string()},
+                            {"attention", attention},
+                            {"result", read_part(path / "result.json", "this run is not finished", problems)},
+                            {"metrics", read_course(path, lines, problems)}});
+  }
+  page["options"] = options_of(plan);
+  page["problems"] = problems;
+  return page;
+}
+
+}  // namespace strata

@@ -1,0 +1,12 @@
+// What goes into a page: the JSON files of a folder, put together. Parts that cannot be had are named in "problems".
+#pragma once
+
+#include "util/options.h"
+
+namespace strata {
+
+Json collect_inspect(const fs::path& json);
+Json collect_train(const fs::path& folder);
+Json collect_compare(const fs::path& folder);
+
+}  // namespace strata

@@ -1,0 +1,23 @@
+# cmake -DOUTPUT=assets.cc -DHTML=.. -DCSS=.. -DSCRIPTS=a.js:b.js -DCHART=chart.min.js -P embed.cmake
+# Writes the files as string constants: raw literals, cut into pieces as compilers limit the length of one.
+function(embed name paths out)
+  string(REPLACE ":" ";" paths "${paths}")
+  set(code "extern const std::string_view ${name} =")
+  foreach(path IN LISTS paths)
+    file(SIZE ${path} size)
+    set(offset 0)
+    while(offset LESS size)
+      file(READ ${path} piece OFFSET ${offset} LIMIT 15000 HEX)
+      string(REGEX REPLACE "([0-9a-f][0-9a-f])" "\\\\x\\1" piece "${piece}")
+      string(APPEND code "\n\"${piece}\"")
+      math(EXPR offset "${offset} + 15000")
+    endwhile()
+  endforeach()
+  set(${out} "${code};\n\n" PARENT_SCOPE)
+endfunction()
+
+embed(kPageHtml "${HTML}" html)
+embed(kPageCss "${CSS}" css)
+embed(kPageScript "${SCRIPTS}" scripts)
+embed(kChartScript "${CHART}" chart)
+file(WRITE ${OUTPUT} "#include \"report/assets.h\"\n\nnamespace strata {\n\n${html}${css}${scripts}${chart}}  // namespace strata\n")

@@ -1,0 +1,94 @@
+// A matrix as coloured cells: a bar chart whose bars are one unit high. Zooms by buttons, keys and Ctrl + wheel.
+"use strict";
+
+// "#rrggbb" between two colours.
+function mix(from, to, share) {
+  const part = (text, i) => parseInt(text.slice(1 + 2 * i, 3 + 2 * i), 16);
+  return "#" + [0, 1, 2].map(i => Math.round(part(from, i) + (part(to, i) - part(from, i)) * share).toString(16).padStart(2, "0")).join("");
+}
+
+// Values from 0 go from the ground to the hot colour; values of both signs to the cold one, too.
+function heatColour(value, largest) {
+  if (value === null || value === undefined) return colour("--ground");
+  return mix(colour("--ground"), colour(value < 0 ? "--cold" : "--hot"), largest > 0 ? Math.min(1, Math.abs(value) / largest) : 0);
+}
+
+// path: of an array of rows. name(index): what a row or column stands for.
+function heatMap(parent, { title, note, path, name, square = true }) {
+  const rows = at(path);
+  if (!Array.isArray(rows) || !rows.every(Array.isArray)) throw new Error(`${path.join(".")} is not a matrix`);
+  const size = rows.length;
+  const cells = rows.flatMap((row, i) => row.map((value, j) => ({ x: j, y: [i - 0.5, i + 0.5], value, i, j }))).filter(cell => typeof cell.value === "number");
+  const extreme = (best, cell) => (best === null || Math.abs(cell.value) > Math.abs(best.value) ? cell : best);
+  const peak = cells.reduce(extreme, null);
+  const view = { x: [-0.5, size - 0.5], y: [-0.5, size - 0.5] };
+  const words = cell => `query ${name(cell.i)}, key ${name(cell.j)}: ${format(cell.value)}`;
+  const ticks = { color: colour("--soft"), autoSkip: true, maxTicksLimit: 16, callback: value => (Number.isInteger(value) && value >= 0 && value < size ? name(value) : "") };
+  const state = figure(parent, {
+    title, note, square,
+    make: () => ({
+      type: "bar",
+      data: { datasets: [{ label: title, data: cells, backgroundColor: cells.map(cell => heatColour(cell.value, Math.abs(peak?.value ?? 0))),
+        barPercentage: 1, categoryPercentage: 1, grouped: false, borderWidth: 0, minBarLength: 0 }] },
+      options: {
+        scales: {
+          x: axis("key", { type: "linear", offset: false, min: view.x[0], max: view.x[1], grid: { display: false }, ticks: { ...ticks, color: colour("--soft") } }),
+          y: axis("query", { type: "linear", reverse: true, min: view.y[0], max: view.y[1], grid: { display: false }, ticks: { ...ticks, color: colour("--soft") } }) },
+        interaction: { mode: "point", intersect: true },
+        plugins: { tooltip: { callbacks: { title: () => "", label: item => words(item.raw) } } } },
+    }),
+  });
+  const reading = el("p", { class: "reading", "aria-live": "polite" });
+  function zoom(factor, centre) {
+    for (const [axisName, middle] of [["x", centre.x], ["y", centre.y]]) {
+      const [low, high] = view[axisName], length = Math.min(size, Math.max(4, (high - low) * factor));
+      const start = Math.min(size - 0.5 - length, Math.max(-0.5, middle - (middle - low) * length / (high - low)));
+      view[axisName] = [start, start + length];
+      Object.assign(state.chart.options.scales[axisName], { min: start, max: start + length });
+    }
+    state.chart.update();
+  }
+  const middle = () => ({ x: (view.x[0] + view.x[1]) / 2, y: (view.y[0] + view.y[1]) / 2 });
+  const reset = () => zoom(size, middle());
+  state.frame.append(el("div", { class: "controls zoom" },
+    el("button", { type: "button", onclick: () => zoom(0.5, middle()) }, "Zoom in"),
+    el("button", { type: "button", onclick: () => zoom(2, middle()) }, "Zoom out"),
+    el("button", { type: "button", onclick: reset }, "Whole")));
+  if (peak) {
+    const ends = cells.some(cell => cell.value < 0) ? ["--cold", "--ground", "--hot"] : ["--ground", "--hot"];
+    state.frame.append(el("p", { class: "ramp" }, "colour, up to the largest in size: ", shown([...path, peak.i, peak.j]),
+      el("i", { style: `background: linear-gradient(to right, ${ends.map(end => `var(${end})`).join(", ")})` })));
+  }
+  state.frame.append(reading);
+
+  let cursor = 0;
+  function point(index) {
+    cursor = index;
+    const active = [{ datasetIndex: 0, index }], bar = state.chart.getDatasetMeta(0).data[index];
+    state.chart.setActiveElements(active);
+    state.chart.tooltip.setActiveElements(active, bar.getCenterPoint());
+    state.chart.update();
+    reading.textContent = words(cells[index]);
+  }
+  const find = (i, j) => cells.findIndex(cell => cell.i === i && cell.j === j);
+  state.canvas.addEventListener("keydown", event => {
+    const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+    const here = cells[cursor];
+    if (!here) return;
+    if (moves[event.key]) {
+      const next = find(here.i + moves[event.key][0], here.j + moves[event.key][1]);
+      if (next >= 0) point(next);
+    } else if (event.key === "+" || event.key === "=") zoom(0.5, { x: here.j, y: here.i });
+    else if (event.key === "-") zoom(2, { x: here.j, y: here.i });
+    else if (event.key === "0") reset();
+    else return;
+    event.preventDefault();
+  });
+  state.canvas.addEventListener("wheel", event => {
+    if (!event.ctrlKey) return;
+    event.preventDefault();
+    const scales = state.chart.scales;
+    zoom(event.deltaY < 0 ? 0.8 : 1.25, { x: scales.x.getValueForPixel(event.offsetX), y: scales.y.getValueForPixel(event.offsetY) });
+  }, { passive: false });
+  return state;
+}

@@ -1,0 +1,81 @@
+// The course of training: of one run (`strata train`), and of all runs of a comparison.
+"use strict";
+
+// Points of the lines of one kind: {x: step, path}. base: the path of the metrics.
+function course(base, kind, key) {
+  return (at(base) ?? []).flatMap((line, i) => (line.kind === kind ? [{ x: line.step, path: [...base, i, key] }] : []));
+}
+
+// runs: {label, base, colour, dash}
+function showCurves(runs) {
+  const curve = (kind, key) => runs.map(run => ({ label: run.label, colour: run.colour, dash: run.dash, points: course(run.base, kind, key) })).filter(one => one.points.length > 0);
+  section("curves", "The course of training", "", part => {
+    const grid = el("div", { class: "charts" });
+    part.append(grid);
+    const draw = (title, kind, key, y, scale) => {
+      const series = curve(kind, key);
+      if (series.length > 0) lineChart(grid, { title, x: "step", y, series, scale });
+    };
+    draw("Validation accuracy", "valid", "accuracy", "%", 100);
+    draw("Validation loss", "valid", "loss", "nats");
+    draw("Training loss", "train", "loss", "nats");
+    draw("Training accuracy", "train", "accuracy", "%", 100);
+    draw("Tokens per second", "train", "tokens_per_second", "tokens/s");
+    if (runs.length === 1) draw("Learning rate", "train", "learning_rate", "rate");
+    if (grid.childElementCount === 0) part.append(problem("No metrics were found."));
+  });
+}
+
+// Level weights and Mardia's statistics of one run, as training went on.
+function showTracking() {
+  const base = ["metrics"];
+  const lines = kind => page.metrics.map((line, i) => ({ line, i })).filter(({ line }) => line.kind === kind);
+  const weights = lines("weights"), tests = lines("gaussianity");
+  const headsOf = list => list[0].line.layers.flatMap((layer, l) => layer.map((_, h) => ({ l, h, name: `layer ${l}, head ${h}` })));
+  const picked = (part, list, draw) => {
+    const heads = headsOf(list), renew = renewable(part, draw);
+    part.querySelector("h2").after(el("div", { class: "controls" }, choice("Head", heads.map(head => head.name), i => renew(heads[i]))));
+    renew(heads[0]);
+  };
+  const levels = (list, head) => list[0].line.layers[head.l][head.h].map((_, level) => level);
+  if (weights.length > 0) {
+    section("weights-over-training", "Level weights over training", "", part => picked(part, weights, (area, head) =>
+      lineChart(area, { title: "Convex weights", note: head.name, x: "epoch", y: "weight", series: levels(weights, head).map(level => ({ label: `level ${level}`, dash: level,
+        points: weights.map(({ line, i }) => ({ x: line.epoch, path: [...base, i, "layers", head.l, head.h, level] })) })) })));
+  }
+  if (tests.length > 0) {
+    section("gaussianity-over-training", "Gaussianity over training", "Mardia's statistics of the scores on rows of the validation split, medians over rows, after every epoch.", part => picked(part, tests, (area, head) => {
+      const grid = el("div", { class: "charts" });
+      area.append(grid);
+      const draw = (title, y, keys) => lineChart(grid, { title, note: head.name, x: "epoch", y, series: levels(tests, head).flatMap(level => keys.map((key, dash) => ({
+        label: `level ${level}${dash ? ", " + key.replace("_", " ") : ""}`, colour: level, dash, points: tests.map(({ line, i }) => ({ x: line.epoch, path: [...base, i, "layers", head.l, head.h, level, key] })) })))
+        .filter(one => one.points.some(point => typeof at(point.path) === "number")) });
+      draw("Kurtosis, and that of a Gaussian", "b2", ["kurtosis", "expected_kurtosis"]);
+      draw("Kurtosis in standard deviations from a Gaussian's", "z", ["kurtosis_z"]);
+      draw("Skewness", "b1", ["skewness"]);
+    }));
+  }
+}
+
+function showOptions(path) {
+  const options = at(path);
+  if (!options || typeof options !== "object") return;
+  section("options", "Options", "", part => part.append(table("All options", [{ title: "option" }, { title: "value" }], Object.entries(options).map(([name, value]) =>
+    [name, typeof value === "number" ? { path: [...path, name], style: { digits: Number.isInteger(value) ? 0 : Math.min(12, String(value).length) } } : JSON.stringify(value)]))));
+}
+
+function showTrain() {
+  if (page.result) {
+    section("result", "Result", "The best model by the validation split, tested once.", part => {
+      const entry = (title, path, style) => [title, { path: ["result", ...path], style }];
+      part.append(facts(`${page.result.task}, ${page.result.attention} attention`, [
+        entry("test accuracy, %", ["test", "accuracy"], percent), entry("test loss, nats", ["test", "loss"]), entry("test rows", ["test", "rows"], whole),
+        entry("validation accuracy, %", ["valid", "accuracy"], percent), entry("seed", ["seed"], whole), entry("steps", ["steps"], whole), entry("best step", ["best_step"], whole),
+        entry("parameters", ["parameters"], whole), entry("score products over flat attention's", ["score_ratio"]),
+        entry("training time, s", ["train_seconds"], { digits: 1 }), entry("a step, ms", ["step_milliseconds"], { digits: 1 })]));
+    });
+  }
+  showCurves([{ label: "this run", base: ["metrics"] }]);
+  if ((page.metrics ?? []).length > 0) showTracking();
+  showOptions(["options"]);
+}

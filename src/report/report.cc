@@ -1,0 +1,99 @@
+#include "report/report.h"
+
+#include <fmt/format.h>
+
+#include "report/assets.h"
+#include "report/collect.h"
+#include "util/error.h"
+
+namespace strata {
+namespace {
+
+std::string escape_html(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        escaped += "&amp;";
+        break;
+      case '<':
+        escaped += "&lt;";
+        break;
+      case '>':
+        escaped += "&gt;";
+        break;
+      default:
+        escaped += c;
+    }
+  }
+  return escaped;
+}
+
+// JSON inside a script element: no "<" may end it or open a comment. It only occurs in strings, where \u003c is the
+// same. Bytes that are no UTF-8 are replaced.
+std::string script_json(const Json& json) {
+  std::string text;
+  for (const char c : json.dump(-1, ' ', false, Json::error_handler_t::replace)) {
+    if (c == '<') {
+      text += "\\u003c";
+    } else {
+      text += c;
+    }
+  }
+  return text;
+}
+
+std::string render(const Json& page) {
+  const std::pair<std::string_view, std::string> parts[] = {{"title", escape_html(page.at("title"))},
+                                                            {"style", std::string(kPageCss)},
+                                                            {"version", STRATA_VERSION},
+                                                            {"data", script_json(page)},
+                                                            {"chart", std::string(kChartScript)},
+                                                            {"script", std::string(kPageScript)}};
+  std::string html;
+  size_t at = 0;
+  for (size_t open = kPageHtml.find("{{"); open != std::string_view::npos; open = kPageHtml.find("{{", at)) {
+    html += kPageHtml.substr(at, open - at);
+    at = kPageHtml.find("}}", open) + 2;
+    for (const auto& [name, text] : parts) {
+      if (kPageHtml.substr(open + 2, at - open - 4) == name) html += text;
+    }
+  }
+  return html += kPageHtml.substr(at);
+}
+
+Report write_page(const fs::path& path, const Json& page) {
+  write_file(path, render(page));
+  return {path, page.at("problems").get<std::vector<std::string>>()};
+}
+
+}  // namespace
+
+Report write_inspect_report(const fs::path& json) {
+  return write_page(fs::path(json).replace_extension(".html"), collect_inspect(json));
+}
+
+Report write_train_report(const fs::path& folder) { return write_page(folder / "report.html", collect_train(folder)); }
+
+Report write_compare_report(const fs::path& folder) {
+  return write_page(folder / "report.html", collect_compare(folder));
+}
+
+std::vector<Report> write_reports(const fs::path& folder) {
+  auto has = [&](const char* name) { return fs::exists(folder / name); };
+  std::vector<Report> reports;
+  if (has("compare.json") || has("results.json")) {
+    reports.push_back(write_compare_report(folder));
+  } else if (has("run.json") || has("metrics.jsonl")) {
+    reports.push_back(write_train_report(folder));
+  }
+  if (has("inspect.json")) reports.push_back(write_inspect_report(folder / "inspect.json"));
+  if (reports.empty()) {
+    throw output_error(
+        "{}: expected the folder of a run or a comparison, with run.json, compare.json or inspect.json in it",
+        folder.string());
+  }
+  return reports;
+}
+
+}  // namespace strata

@@ -1,0 +1,144 @@
+#include "train/inspect_model.h"
+
+#include <torch/torch.h>
+
+#include "data/loader.h"
+#include "data/task.h"
+#include "inspect/inspect_hkt.h"
+#include "inspect/inspect_hsa.h"
+#include "inspect/pictures.h"
+#include "train/evaluate.h"
+#include "train/progress.h"
+#include "util/error.h"
+
+namespace strata {
+namespace {
+
+using torch::Tensor;
+
+// What the layers read, row by row: no padding, no pooling.
+struct LayerInputs {
+  std::vector<std::vector<Tensor>> read;  // [layer][row], (tokens, model); fewer rows where one was not reached
+  std::vector<std::shared_ptr<const Tree>> trees;  // [row], of HSA on trees
+  std::vector<Batch> batches;
+};
+
+LayerInputs read_rows(LoadedModel& loaded, const TaskData& data, const Dataset& split, int64_t rows, bool finite) {
+  LoaderOptions options;
+  options.batch = 1;
+  options.goal = data.goal;
+  options.trees = tree_maker(loaded.card);
+  LayerInputs inputs;
+  inputs.read.resize(loaded.card.config.layers);
+  for (int64_t row = 0; row < rows; ++row) {
+    Batch batch = make_batch(split, options, row);
+    std::vector<Tensor> read;
+    try {
+      loaded.model->attention_inputs(to_input(batch, torch::kCPU), read);
+    } catch (const c10::Error&) {
+      if (finite) throw;  // operators refuse numbers that are not finite: the layers above stay empty
+    }
+    for (size_t layer = 0; layer < read.size(); ++layer) inputs.read[layer].push_back(read[layer][0]);
+    if (!batch.trees.empty()) inputs.trees.push_back(batch.trees[0]);
+    inputs.batches.push_back(std::move(batch));
+  }
+  return inputs;
+}
+
+// Why a layer cannot be inspected; empty when it can.
+std::string layer_problem(const LayerInputs& inputs, int64_t layer, const torch::nn::Module& module) {
+  if (inputs.read[layer].size() < inputs.batches.size()) return "not reached: a layer below it failed";
+  for (const Tensor& x : inputs.read[layer]) {
+    if (!x.isfinite().all().item<bool>()) return "what it reads is not finite";
+  }
+  if (dynamic_cast<const HktAttentionImpl*>(&module) != nullptr) return {};  // looks at its heads one by one
+  for (const auto& item : module.named_parameters()) {
+    if (!item.value().isfinite().all().item<bool>()) return fmt::format("its weights {} are not finite", item.key());
+  }
+  if (inputs.trees.empty()) return "the streaming form of HSA has no tree to inspect";
+  return {};
+}
+
+Json inspect_layer(torch::nn::Module& module, const std::vector<Tensor>& read, const LayerInputs& inputs) {
+  if (auto* hkt = dynamic_cast<HktAttentionImpl*>(&module)) return inspect_hkt_layer(*hkt, read);
+  return inspect_hsa_layer(dynamic_cast<HsaAttentionImpl&>(module), read, inputs.trees);
+}
+
+Json pictures_of(torch::nn::Module& module, const LayerInputs& inputs, int64_t layer, int64_t row, int64_t side) {
+  const Tensor& read = inputs.read[layer][row];
+  if (auto* hkt = dynamic_cast<HktAttentionImpl*>(&module)) return hkt_pictures(*hkt, read, side);
+  return hsa_pictures(dynamic_cast<HsaAttentionImpl&>(module), read, *inputs.trees[row], side);
+}
+
+// The tokens of a row, its label and its tree.
+Json describe_row(const ModelCard& card, const LayerInputs& inputs, int64_t row, int64_t side) {
+  const Batch& batch = inputs.batches[row];
+  const std::vector<Token> tokens(batch.tokens.begin(), batch.tokens.end());  // in the order the layers see
+  Json example = {
+      {"row", row}, {"tokens", show_tokens(card.task, tokens)}, {"block", picture_block(batch.width, side)}};
+  if (!card.shape.next_token) example["label"] = card.labels[batch.targets[0]];
+  if (!inputs.trees.empty())
+    example["tree"] = {{"child_begin", inputs.trees[row]->child_begin()}, {"children", inputs.trees[row]->children()}};
+  return example;
+}
+
+}  // namespace
+
+Json inspect_model(const InspectRequest& request) {
+  torch::NoGradGuard no_grad;
+  LoadedModel loaded = load_model(request.model);
+  const ModelCard& card = loaded.card;
+  Json problems = Json::array();
+  for (const auto& item : loaded.model->named_parameters()) {
+    if (!item.value().isfinite().all().item<bool>())
+      problems.push_back(fmt::format("the weights {} are not finite", item.key()));
+  }
+  const TaskData data = load_task(data_of_model(request.model, request.data, card));
+  const Dataset& split = data.split(request.split);
+  const int64_t samples = std::min(request.samples, split.size()), layers = card.config.layers;
+  if (samples == 0) throw data_error("the {} split has no rows", request.split);
+  const LayerInputs inputs = read_rows(loaded, data, split, samples, problems.empty());
+  double tokens = 0;
+  for (const Batch& batch : inputs.batches) tokens += static_cast<double>(batch.width);
+
+  const int64_t shown = std::min(request.examples, samples);
+  const int64_t side = picture_side(shown * layers * card.config.heads);
+  Json examples = Json::array();
+  for (int64_t row = 0; row < shown; ++row) examples.push_back(describe_row(card, inputs, row, side));
+
+  Json inspected = Json::array();
+  Progress progress(request.quiet);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    progress.note(fmt::format("layer {} of {}", layer + 1, layers));
+    torch::nn::Module& module = *loaded.model->attention(layer);
+    const std::string problem = layer_problem(inputs, layer, module);
+    if (!problem.empty()) {
+      problems.push_back(fmt::format("layer {}: {}", layer, problem));
+      inspected.push_back({{"layer", layer}, {"problem", problem}, {"heads", Json::array()}});
+      for (Json& example : examples) example["layers"].push_back(Json::array());
+      continue;
+    }
+    Json heads = inspect_layer(module, inputs.read[layer], inputs);
+    for (const Json& head : heads) {
+      if (head.contains("problem"))
+        problems.push_back(
+            fmt::format("layer {}, head {}: {}", layer, head["head"].get<int>(), head["problem"].get<std::string>()));
+    }
+    inspected.push_back({{"layer", layer}, {"heads", std::move(heads)}});
+    for (int64_t row = 0; row < shown; ++row)
+      examples[row]["layers"].push_back(pictures_of(module, inputs, layer, row, side));
+  }
+  return {{"schema", 2},
+          {"model", request.model},
+          {"task", card.task},
+          {"attention", card.config.attention},
+          {"causal", card.shape.next_token},
+          {"split", request.split},
+          {"samples", samples},
+          {"mean_tokens", tokens / static_cast<double>(samples)},
+          {"problems", problems},
+          {"layers", inspected},
+          {"examples", examples}};
+}
+
+}  // namespace strata

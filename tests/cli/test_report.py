@@ -1,0 +1,132 @@
+"""The HTML reports as files: what is in them, what is named when parts are missing, and what cannot break them."""
+import json
+import re
+import shutil
+
+import pytest
+
+from test_strata import TINY, strata
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A run that was tracked and inspected, and a comparison; not to be changed."""
+    root = tmp_path_factory.mktemp("reports")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        strata("train", *TINY, "--attention", "hkt", "--every-epoch", "--folder", root / "run")
+        strata("inspect", root / "run", "--samples", 8, "--quiet")
+        strata("compare", *TINY, "--attentions", "flat", "hsa", "--seeds", 2, "--steps", 8, "--log-every", 2, "--folder", root / "compare",
+               "--quiet")
+        # Inspection wants the data, so that it is made while the cache is still known.
+        strata("inspect", root / "compare/hsa-seed1", "--samples", 4, "--quiet")
+    return root
+
+
+def page(path):
+    """The data inside a page."""
+    html = path.read_text()
+    assert len(html) < 3e6
+    found = re.search(r'<script type="application/json" id="page">(.*?)</script>', html, re.DOTALL)
+    return json.loads(found[1])
+
+
+def lines(path):
+    return [json.loads(line) for line in open(path)]
+
+
+def test_pages_hold_what_the_files_hold(folders):
+    inspect = page(folders / "run/inspect.html")
+    assert inspect["kind"] == "inspect" and inspect["problems"] == []
+    assert inspect["inspect"] == json.load(open(folders / "run/inspect.json"))
+    assert inspect["metrics"] == lines(folders / "run/metrics.jsonl")
+    run = page(folders / "run/report.html")
+    assert run["kind"] == "train" and run["problems"] == []
+    assert run["result"] == json.load(open(folders / "run/result.json"))
+    assert run["options"] == json.load(open(folders / "run/run.json"))["options"]
+    compare = page(folders / "compare/report.html")
+    assert compare["kind"] == "compare" and compare["problems"] == []
+    assert compare["results"] == json.load(open(folders / "compare/results.json"))
+    assert [one["name"] for one in compare["runs"]] == ["flat-seed1", "flat-seed2", "hsa-seed1", "hsa-seed2"]
+    for one in compare["runs"]:
+        assert one["result"] == json.load(open(folders / "compare" / one["name"] / "result.json"))
+        assert one["metrics"] == lines(folders / "compare" / one["name"] / "metrics.jsonl")
+
+
+def test_pages_use_no_network(folders):
+    for path in folders.glob("**/*.html"):
+        assert not re.search(r'(src|href)="(https?:)?//', path.read_text())
+
+
+def test_tracking_during_training(folders):
+    course = lines(folders / "run/metrics.jsonl")
+    weights = [line for line in course if line["kind"] == "weights"]
+    tests = [line for line in course if line["kind"] == "gaussianity"]
+    assert [line["epoch"] for line in weights] == [line["epoch"] for line in tests] == [0, 1, 2]
+    for line in weights:
+        for layer in line["layers"]:
+            assert len(layer) == 2 and all(sum(head) == pytest.approx(1, abs=1e-6) and len(head) == 3 for head in layer)
+    assert weights[0]["layers"][0][0] == pytest.approx([1 / 3] * 3) and weights[2]["layers"] != weights[0]["layers"]
+    fine = tests[2]["layers"][0][0][0]
+    assert fine["tested"] > 0 and 0 < fine["kurtosis"] <= fine["ceiling"] and "quantiles" not in fine
+
+
+def test_examples_are_attention(folders):
+    for folder, levels in [("run", 3), ("compare/hsa-seed1", 0)]:
+        for example in json.load(open(folders / folder / "inspect.json"))["examples"]:
+            tokens = len(example["tokens"])
+            assert example["block"] == 1 and tokens <= 64 and example["tokens"][0].startswith("[")
+            for layer in example["layers"]:
+                for head in layer:
+                    assert len(head["attention"]) == tokens
+                    assert all(sum(row) == pytest.approx(1, abs=1e-2) and min(row) >= 0 for row in head["attention"])
+                    assert [len(level) for level in head["levels"]] == [(tokens + 2**l - 1) // 2**l for l in range(levels)]
+    assert example["tree"]["child_begin"][-1] == len(example["tree"]["children"])
+
+
+def test_rebuilding_gives_the_same_page(folders, tmp_path):
+    shutil.copytree(folders / "run", tmp_path / "run")
+    before = [(tmp_path / "run" / name).read_bytes() for name in ("inspect.html", "report.html")]
+    (tmp_path / "run/inspect.html").unlink()
+    assert "inspect.html" in strata("report", tmp_path / "run")
+    assert [(tmp_path / "run" / name).read_bytes() for name in ("inspect.html", "report.html")] == before
+
+
+def test_missing_and_damaged_parts_are_named(folders, tmp_path):
+    shutil.copytree(folders / "compare", tmp_path / "compare")
+    (tmp_path / "compare/flat-seed1/result.json").unlink()
+    (tmp_path / "compare/flat-seed2/metrics.jsonl").unlink()
+    with open(tmp_path / "compare/hsa-seed1/metrics.jsonl", "a") as file:
+        file.write('{"kind": "tra')
+    (tmp_path / "compare/results.json").write_text('{"attentions": [')
+    out = strata("report", tmp_path / "compare")
+    for part in ("flat-seed1/result.json is missing", "flat-seed2/metrics.jsonl is missing", "hsa-seed1/metrics.jsonl: 1 damaged",
+                 "compare/results.json is damaged"):
+        assert part in out and any(part in problem for problem in page(tmp_path / "compare/report.html")["problems"])
+    (tmp_path / "compare/compare.json").write_text("[]")
+    strata("report", tmp_path / "compare")
+    assert len(page(tmp_path / "compare/report.html")["runs"]) == 4  # as found
+
+
+def test_an_unfinished_run_has_a_report(folders, tmp_path):
+    shutil.copytree(folders / "run", tmp_path / "run")
+    (tmp_path / "run/result.json").unlink()
+    assert "the run is not finished" in strata("report", tmp_path / "run")
+
+
+def test_text_cannot_leave_its_place(folders, tmp_path):
+    (tmp_path / "run").mkdir()
+    data = json.load(open(folders / "run/inspect.json"))
+    data["model"] = "</script><script>alert(1)</script><!-- <script>"
+    data["examples"][0]["tokens"][0] = "\\x</SCRIPT>"
+    (tmp_path / "run/inspect.json").write_text(json.dumps(data))
+    strata("report", tmp_path / "run")
+    assert page(tmp_path / "run/inspect.html")["inspect"] == data
+    html = (tmp_path / "run/inspect.html").read_text()
+    assert html.count("<script") == html.count("</script>") == 3 and "alert(1)</script>" not in html
+
+
+def test_wrong_folders(tmp_path):
+    assert "expected the folder of a run" in strata("report", tmp_path, code=4)
+    assert "expected the folder of a run" in strata("report", tmp_path / "nowhere", code=4)
+    assert "folder is required" in strata("report", code=2)
