@@ -80,12 +80,13 @@ void add_compare_command(CLI::App& app) {
     if (state->dry_run) return print_plan(*state);
     watch_for_interrupts();
     const Json results = compare(state->run, state->compare, state->folder, "/proc/self/exe");
-    write_compare_report(state->folder);
     if (state->json) {
       fmt::print("{}\n", results.dump());
-      return;
+    } else {
+      print_table(results);
     }
-    print_table(results);
+    write_compare_report(state->folder);
+    if (state->json) return;
     fmt::print("\nwritten to {}: report.html to look at, results.json, results.md, results.csv, and a folder per run\n",
                state->folder);
   });

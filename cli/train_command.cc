@@ -21,7 +21,7 @@ struct State {
   bool quiet = false, json = false;
 };
 
-void report(const Json& result, const fs::path& folder) {
+void print_result(const Json& result) {
   const Json& test = result.at("test");
   const auto task = result.at("task").get<std::string>();
   const double loss = test.at("loss"), accuracy = test.at("accuracy");
@@ -34,7 +34,6 @@ void report(const Json& result, const fs::path& folder) {
   fmt::print("{} steps in {} ({:.1f} ms a step), {} parameters; best at step {}\n", result.at("steps").get<int64_t>(),
              duration(result.at("train_seconds")), result.at("step_milliseconds").get<double>(),
              result.at("parameters").get<int64_t>(), result.at("best_step").get<int64_t>());
-  fmt::print("written to {}; to look at: {}\n", folder.string(), (folder / "report.html").string());
 }
 
 void run(State& state) {
@@ -55,12 +54,13 @@ void run(State& state) {
   }
   watch_for_interrupts();
   const Json result = train(state.run, {state.folder}, !state.resume.empty(), state.quiet);
-  write_train_report(state.folder);
   if (state.json) {
     fmt::print("{}\n", result.dump());
   } else {
-    report(result, state.folder);
+    print_result(result);
   }
+  const Report page = write_train_report(state.folder);  // last: a full disk then costs the page alone
+  if (!state.json) fmt::print("written to {}; to look at: {}\n", state.folder, page.path.string());
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ Matrix softmax_rows(const LevelScores& scores) {
 }  // namespace
 
 int64_t picture_side(int64_t pictures) {
-  constexpr double kNumbers = 240000;
+  constexpr double kNumbers = 200000;
   const double side = std::sqrt(kNumbers / (1.0 + 4.0 / 3.0) / static_cast<double>(std::max<int64_t>(pictures, 1)));
   return std::clamp<int64_t>(static_cast<int64_t>(side), 8, 64);
 }
@@ -65,7 +65,8 @@ Json hkt_pictures(HktAttentionImpl& layer, const torch::Tensor& input, int64_t s
   for (int64_t h = 0; h < layer.options.heads(); ++h) {
     const LevelScores scores = run.head(h).scores;
     Json levels = Json::array();
-    for (const Matrix& level : scores.levels) levels.push_back(picture(level, side, causal, false));
+    for (const Matrix& level : scores.levels)  // each half as large as the one before
+      levels.push_back(picture(level, std::max<int64_t>(1, side >> levels.size()), causal, false));
     heads.push_back({{"attention", picture(softmax_rows(scores), side, causal, true)}, {"levels", levels}});
   }
   return heads;

@@ -16,9 +16,9 @@ int64_t picture_side(int64_t pictures);
 // Tokens that one row or column of a picture stands for.
 inline int64_t picture_block(int64_t tokens, int64_t side) { return (tokens + side - 1) / side; }
 
-// Per head {"attention": rows, "levels": [rows, ...]}, each of at most `side` rows. A row of a longer sequence is the
-// mean over a block of queries, with the attention summed and the scores averaged over blocks of keys; null is masked.
-// input: what the layer reads, (tokens, model).
+// Per head {"attention": rows, "levels": [rows, ...]}, of at most `side` rows, level l of side / 2^l. A row of a longer
+// sequence is the mean over a block of queries, with the attention summed and the scores averaged over blocks of keys;
+// null is masked. input: what the layer reads, (tokens, model).
 Json hkt_pictures(HktAttentionImpl& layer, const torch::Tensor& input, int64_t side);
 Json hsa_pictures(HsaAttentionImpl& layer, const torch::Tensor& input, const Tree& tree, int64_t side);
 

@@ -251,7 +251,7 @@ def test_damaged_checkpoints(home):
 def test_full_disk_loses_nothing(home):
     disk = home / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)], capture_output=True).returncode != 0:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=660k", "tmpfs", str(disk)], capture_output=True).returncode != 0:
         pytest.skip("no tmpfs can be mounted here")
     try:
         strata("train", *TINY, "--steps", 2, "--folder", disk / "run")
