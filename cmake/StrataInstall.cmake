@@ -6,6 +6,11 @@ install(DIRECTORY include/strata DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS strata EXPORT strataCore)
 install(EXPORT strataCore NAMESPACE strata:: DESTINATION ${config_dir} FILE strataCore.cmake)
 
+if(TARGET strata_cuda)
+  install(TARGETS strata_cuda EXPORT strataCuda)
+  install(EXPORT strataCuda NAMESPACE strata:: DESTINATION ${config_dir} FILE strataCuda.cmake)
+endif()
+
 if(TARGET strata_torch)
   install(TARGETS strata_torch EXPORT strataTorch)
   install(EXPORT strataTorch NAMESPACE strata:: DESTINATION ${config_dir} FILE strataTorch.cmake)

@@ -5,8 +5,9 @@
 
 namespace strata {
 
-// How numbers are stored. Sums are taken in the *compute type*: double for kFloat64, float for the other two.
-enum class DType { kFloat32, kFloat64, kBFloat16 };
+// How numbers are stored. Sums are taken in the *compute type*: double for kFloat64, float for the others. kFloat16 is
+// for CUDA alone.
+enum class DType { kFloat32, kFloat64, kBFloat16, kFloat16 };
 
 // Strided views of a (batch, head, token, channel) array; strides count elements, and a stride of 0 broadcasts.
 struct ConstView {

@@ -27,7 +27,7 @@ Status check_size(const char* name, int64_t value, int64_t low, int64_t high) {
 
 // What HktProblem and HktDecode have in common.
 template <class Problem>
-Status check_shape(const Problem& p) {
+Status check_shape(const Problem& p, On on) {
   if (p.batch < 0) return invalid("batch: expected 0 or more, got ", p.batch);
   if (Status s = check_size("levels", p.levels, 1, kMaxLevels); !s.ok()) return s;
   if (Status s = check_size("head_size", p.head_size, 1, kMaxHeadSize); !s.ok()) return s;
@@ -36,8 +36,10 @@ Status check_shape(const Problem& p) {
     return invalid("heads: expected a positive multiple of key_heads, got heads = ", p.heads,
                    " and key_heads = ", p.key_heads, "; each key head serves heads / key_heads query heads");
   }
-  if (p.dtype != DType::kFloat32 && p.dtype != DType::kFloat64 && p.dtype != DType::kBFloat16) {
-    return invalid("dtype: expected kFloat32, kFloat64 or kBFloat16, got ", static_cast<int>(p.dtype));
+  if (p.dtype != DType::kFloat32 && p.dtype != DType::kFloat64 && p.dtype != DType::kBFloat16 &&
+      (on == On::kHost || p.dtype != DType::kFloat16)) {
+    return invalid("dtype: expected kFloat32, kFloat64 or kBFloat16 (on CUDA also kFloat16), got ",
+                   static_cast<int>(p.dtype));
   }
   if (!std::isfinite(p.scale)) return invalid("scale: expected a finite number, got ", p.scale);
   if (p.threads < 0) return invalid("threads: expected 0 (automatic) or more, got ", p.threads);
@@ -45,8 +47,9 @@ Status check_shape(const Problem& p) {
 }
 
 template <class Problem>
-Status check_weights(const Problem& p) {
+Status check_weights(const Problem& p, On on) {
   if (Status s = check_present({{"weights", p.weights}}); !s.ok()) return s;
+  if (on == On::kDevice) return {};
   for (int64_t h = 0; h < p.heads; ++h) {
     for (int l = 0; l < p.levels; ++l) {
       const int64_t at = h * p.levels + l;
@@ -72,16 +75,16 @@ Status check_levels_present(const Problem& p) {
 
 }  // namespace
 
-Status hkt_check(const HktProblem& p, const HktOutputs& outputs) {
-  if (Status s = check_shape(p); !s.ok()) return s;
+Status hkt_check(const HktProblem& p, const HktOutputs& outputs, On on) {
+  if (Status s = check_shape(p, on); !s.ok()) return s;
   if (p.tokens < 0 || p.tokens > (int64_t{1} << 31)) {
     return invalid("tokens: expected 0 to 2^31, got ", p.tokens);
   }
-  if (Status s = check_weights(p); !s.ok()) return s;
+  if (Status s = check_weights(p, on); !s.ok()) return s;
   if (p.batch == 0 || p.tokens == 0) return {};
   if (Status s = check_levels_present(p); !s.ok()) return s;
   if (Status s = check_present({{"v", p.v.data}, {"out", outputs.out.data}, {"lse", outputs.lse}}); !s.ok()) return s;
-  for (int64_t b = 0; p.lengths != nullptr && b < p.batch; ++b) {
+  for (int64_t b = 0; on == On::kHost && p.lengths != nullptr && b < p.batch; ++b) {
     if (p.lengths[b] < 0 || p.lengths[b] > p.tokens) {
       return invalid("lengths: expected 0 to tokens = ", p.tokens, ", got ", p.lengths[b], " for sequence ", b);
     }
@@ -108,8 +111,8 @@ Status hkt_check(const HktGradients& g, const HktProblem& p) {
 }
 
 Status hkt_check(const HktDecode& d) {
-  if (Status s = check_shape(d); !s.ok()) return s;
-  if (Status s = check_weights(d); !s.ok()) return s;
+  if (Status s = check_shape(d, On::kHost); !s.ok()) return s;
+  if (Status s = check_weights(d, On::kHost); !s.ok()) return s;
   if (d.batch == 0) return {};
   if (Status s = check_levels_present(d); !s.ok()) return s;
   if (Status s = check_present({{"v", d.v.data}, {"out", d.out.data}, {"lengths", d.lengths}}); !s.ok()) return s;

@@ -2,11 +2,12 @@
 // do.
 #pragma once
 
+#include "core/on.h"
 #include "strata/hkt.h"
 
 namespace strata {
 
-Status hkt_check(const HktProblem& problem, const HktOutputs& outputs);
+Status hkt_check(const HktProblem& problem, const HktOutputs& outputs, On on = On::kHost);
 Status hkt_check(const HktGradients& gradients, const HktProblem& problem);
 Status hkt_check(const HktDecode& decode);
 

@@ -15,7 +15,7 @@ double weight_at(const HsaProblem& p, int64_t n, int64_t t) {
                                     : static_cast<const float*>(p.weights.data)[at];
 }
 
-Status check_sequence(const HsaProblem& p, int64_t n) {
+Status check_sequence(const HsaProblem& p, int64_t n, On on) {
   const TreeView& tree = p.trees[n];
   if (tree.tokens > 0 && tree.families == 0)
     return invalid("trees[", n, "]: has tokens but no root; build it with Tree");
@@ -56,7 +56,7 @@ Status check_sequence(const HsaProblem& p, int64_t n) {
       }
     }
   }
-  if (p.weights.data != nullptr) {
+  if (p.weights.data != nullptr && on == On::kHost) {
     for (int64_t t = 0; t < tree.tokens; ++t) {
       const double w = weight_at(p, n, t);
       if (!(w >= 0) || std::isinf(w)) {
@@ -69,7 +69,7 @@ Status check_sequence(const HsaProblem& p, int64_t n) {
 
 }  // namespace
 
-Status hsa_check(const HsaProblem& p) {
+Status hsa_check(const HsaProblem& p, On on) {
   auto missing = [](const char* name) { return invalid(name, ": expected a pointer to data, got null"); };
   if (p.sequences < 0) return invalid("sequences: expected 0 or more, got ", p.sequences);
   if (p.heads < 1) return invalid("heads: expected 1 or more, got ", p.heads);
@@ -78,8 +78,10 @@ Status hsa_check(const HsaProblem& p) {
   if (p.value_size < 1 || p.value_size > kMaxHeadSize) {
     return invalid("value_size: expected 1 to ", kMaxHeadSize, ", got ", p.value_size);
   }
-  if (p.dtype != DType::kFloat32 && p.dtype != DType::kFloat64 && p.dtype != DType::kBFloat16) {
-    return invalid("dtype: expected kFloat32, kFloat64 or kBFloat16, got ", static_cast<int>(p.dtype));
+  if (p.dtype != DType::kFloat32 && p.dtype != DType::kFloat64 && p.dtype != DType::kBFloat16 &&
+      (on == On::kHost || p.dtype != DType::kFloat16)) {
+    return invalid("dtype: expected kFloat32, kFloat64 or kBFloat16 (on CUDA also kFloat16), got ",
+                   static_cast<int>(p.dtype));
   }
   if (!std::isfinite(p.scale)) return invalid("scale: expected a finite number, got ", p.scale);
   if (p.threads < 0) return invalid("threads: expected 0 (automatic) or more, got ", p.threads);
@@ -89,7 +91,7 @@ Status hsa_check(const HsaProblem& p) {
   if (p.first_token == nullptr) return missing("first_token");
   int64_t tokens = 0;
   for (int64_t n = 0; n < p.sequences; ++n) {
-    if (Status s = check_sequence(p, n); !s.ok()) return s;
+    if (Status s = check_sequence(p, n, on); !s.ok()) return s;
     tokens += p.trees[n].tokens;
   }
   if (tokens == 0) return {};

@@ -48,6 +48,8 @@ inline bool with_storage(DType dtype, const Run& run) {
       return run(double{});
     case DType::kBFloat16:
       return run(BFloat16{});
+    case DType::kFloat16:  // refused before it comes here
+      break;
   }
   return false;
 }

@@ -1,11 +1,13 @@
-// The operators: schema, CPU and meta kernels, autograd. A call travels: hkt_attention (dispatcher, autograd) ->
-// hkt_attention_cpu (views of the tensors) -> strata::hkt_forward (checks, dispatch by instruction set) -> kernel.
+// The operators: schema, kernels (CPU and CUDA alike) and meta, autograd. A call travels: hkt_attention (dispatcher,
+// autograd) -> hkt_attention_kernel (views of the tensors) -> run_hkt_forward (device, stream) -> strata::hkt_forward
+// (checks, dispatch by instruction set) -> kernel.
 #include "torch/hkt_op.h"
 
 #include "strata/hkt.h"
 #include "torch/compat.h"
 #include "torch/hkt_op_check.h"
 #include "torch/op_common.h"
+#include "torch/run_on_device.h"
 
 namespace strata {
 namespace {
@@ -61,14 +63,14 @@ std::tuple<Tensor, Tensor> hkt_attention_meta(TensorList q, TensorList k, const 
   return empty_outputs({q, k, v, weights, lengths, bias, causal, scale_or_default(scale, q)});
 }
 
-std::tuple<Tensor, Tensor> hkt_attention_cpu(TensorList q, TensorList k, const Tensor& v, const Tensor& weights,
+std::tuple<Tensor, Tensor> hkt_attention_kernel(TensorList q, TensorList k, const Tensor& v, const Tensor& weights,
                                              const optional<Tensor>& lengths, const optional<Tensor>& bias, bool causal,
                                              optional<double> scale) {
   const HktInputs in{q, k, v, weights, lengths, bias, causal, scale_or_default(scale, q)};
   auto [out, lse] = empty_outputs(in);
   const Tensor dense_weights = weights.contiguous();
   const optional<Tensor> dense_lengths = as_int64(lengths);
-  throw_if_failed(hkt_forward(make_problem(in, dense_weights, dense_lengths), {view(out), lse.data_ptr()}));
+  run_hkt_forward(v, make_problem(in, dense_weights, dense_lengths), {view(out), lse.data_ptr()});
   return {out, lse};
 }
 
@@ -92,7 +94,7 @@ std::vector<Tensor> hkt_attention_backward_meta(const Tensor&, const optional<Te
   return empty_gradients({q, k, v, weights, lengths, bias, causal, scale_or_default(scale, q)}, bias_gradient);
 }
 
-std::vector<Tensor> hkt_attention_backward_cpu(const Tensor& dout, const optional<Tensor>& dlse, TensorList q,
+std::vector<Tensor> hkt_attention_backward_kernel(const Tensor& dout, const optional<Tensor>& dlse, TensorList q,
                                                TensorList k, const Tensor& v, const Tensor& weights, const Tensor& out,
                                                const Tensor& lse, const optional<Tensor>& lengths,
                                                const optional<Tensor>& bias, bool causal, optional<double> scale,
@@ -124,7 +126,7 @@ std::vector<Tensor> hkt_attention_backward_cpu(const Tensor& dout, const optiona
     if (sizes[0] == 1) g.dbias.stride[0] = 0;
     if (sizes[1] == 1) g.dbias.stride[1] = 0;
   }
-  throw_if_failed(hkt_backward(make_problem(in, dense_weights, dense_lengths), {view(out), dense_lse.data_ptr()}, g));
+  run_hkt_backward(v, make_problem(in, dense_weights, dense_lengths), {view(out), dense_lse.data_ptr()}, g);
   // The kernel has summed over batch and heads; a bias that broadcasts over tokens is summed here.
   if (bias_gradient) gradients.back() = dbias.sum_to_size(bias_sizes(*bias)).reshape(bias->sizes());
   return gradients;
@@ -199,6 +201,19 @@ Tensor hkt_decode_cpu(TensorList q, TensorList k, const Tensor& v, const Tensor&
   return out;
 }
 
+// There is no CUDA kernel for single steps yet.
+Tensor hkt_decode_cuda(TensorList q, TensorList k, const Tensor& v, const Tensor& weights, const Tensor& lengths,
+                       optional<double> scale) {
+  check_decode(q, k, v, weights, lengths);
+  TORCH_WARN_ONCE("strata::hkt_decode has no CUDA kernel: single steps are computed on the CPU");
+  auto to_cpu = [](TensorList list) {
+    std::vector<Tensor> there;
+    for (const Tensor& t : list) there.push_back(t.cpu());
+    return there;
+  };
+  return hkt_decode_cpu(to_cpu(q), to_cpu(k), v.cpu(), weights.cpu(), lengths.cpu(), scale).to(v.device());
+}
+
 // Composite: torch differentiates it, and it runs on any device.
 Tensor causal_filter_composite(const Tensor& x, const Tensor& weight, int64_t stride) {
   TORCH_CHECK(x.dim() == 3, "x: expected 3 dimensions (batch, tokens, channels), got shape ", x.sizes());
@@ -229,7 +244,7 @@ class HktBackward : public torch::autograd::Function<HktBackward> {
                                                 optional<Tensor> dlse, optional<Tensor> lengths, optional<Tensor> bias,
                                                 bool causal, double scale, bool bias_gradient) {
     at::AutoDispatchBelowADInplaceOrView below;
-    static const auto op = find_op<decltype(hkt_attention_backward_cpu)>("strata::hkt_attention_backward");
+    static const auto op = find_op<decltype(hkt_attention_backward_kernel)>("strata::hkt_attention_backward");
     const size_t L = levels;
     return op.call(tensors[0], dlse, tensors.slice(5, L), tensors.slice(5 + L, L), tensors[1], tensors[2], tensors[3],
                    tensors[4], lengths, bias, causal, scale, bias_gradient);
@@ -260,7 +275,7 @@ class HktForward : public torch::autograd::Function<HktForward> {
                                                 optional<Tensor> bias, optional<Tensor> lengths, bool causal,
                                                 double scale) {
     at::AutoDispatchBelowADInplaceOrView below;
-    static const auto op = find_op<decltype(hkt_attention_cpu)>("strata::hkt_attention");
+    static const auto op = find_op<decltype(hkt_attention_kernel)>("strata::hkt_attention");
     const size_t L = (tensors.size() - 2) / 2;
     auto [out, lse] = op.call(tensors.slice(0, L), tensors.slice(L, L), tensors[2 * L], tensors[2 * L + 1], lengths,
                               bias, causal, scale);
@@ -283,7 +298,7 @@ class HktForward : public torch::autograd::Function<HktForward> {
     const Tensor& out = saved[inputs];
     auto optional_tensor = [](const Tensor& t) { return t.defined() ? optional<Tensor>(t) : c10::nullopt; };
     const Tensor dout = grads[0].defined() ? grads[0] : at::zeros_like(out);
-    static const auto op = find_op<decltype(hkt_attention_backward_cpu)>("strata::hkt_attention_backward");
+    static const auto op = find_op<decltype(hkt_attention_backward_kernel)>("strata::hkt_attention_backward");
     const bool bias_gradient = ctx->saved_data["bias_gradient"].toBool();
     torch::autograd::variable_list result =
         op.call(dout, optional_tensor(grads[1]), all.slice(0, L), all.slice(L, L), saved[2 * L], saved[2 * L + 1], out,
@@ -317,9 +332,14 @@ TORCH_LIBRARY_FRAGMENT(strata, m) {
   m.def("causal_filter(Tensor x, Tensor weight, int stride) -> Tensor", causal_filter_composite);
 }
 TORCH_LIBRARY_IMPL(strata, CPU, m) {
-  m.impl("hkt_attention", hkt_attention_cpu);
-  m.impl("hkt_attention_backward", hkt_attention_backward_cpu);
+  m.impl("hkt_attention", hkt_attention_kernel);
+  m.impl("hkt_attention_backward", hkt_attention_backward_kernel);
   m.impl("hkt_decode", hkt_decode_cpu);
+}
+TORCH_LIBRARY_IMPL(strata, CUDA, m) {
+  m.impl("hkt_attention", hkt_attention_kernel);
+  m.impl("hkt_attention_backward", hkt_attention_backward_kernel);
+  m.impl("hkt_decode", hkt_decode_cuda);
 }
 TORCH_LIBRARY_IMPL(strata, Meta, m) {
   m.impl("hkt_attention", hkt_attention_meta);
@@ -335,7 +355,7 @@ TORCH_LIBRARY_IMPL(strata, Autograd, m) {
 
 std::tuple<Tensor, Tensor> hkt_attention(TensorList q, TensorList k, const Tensor& v, const Tensor& weights,
                                          const HktOptions& options) {
-  static const auto op = find_op<decltype(hkt_attention_cpu)>("strata::hkt_attention");
+  static const auto op = find_op<decltype(hkt_attention_kernel)>("strata::hkt_attention");
   return op.call(q, k, v, weights, options.lengths, options.bias, options.causal, options.scale);
 }
 

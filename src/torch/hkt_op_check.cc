@@ -13,8 +13,7 @@ void check_hkt(const HktInputs& in) {
   TORCH_CHECK(in.q[0].dim() == 4, "q[0]: expected 4 dimensions (batch, heads, tokens, channels), got shape ",
               in.q[0].sizes());
   const at::ScalarType type = v.scalar_type();
-  TORCH_CHECK(type == at::kFloat || type == at::kDouble || type == at::kBFloat16,
-              "v: expected float32, float64 or bfloat16, got ", type, "; convert q, k and v with .to(torch.float32)");
+  check_dtype("v", v);
   TORCH_CHECK(in.q[0].size(2) == in.tokens(), "cross-attention is not supported: q[0] has ", in.q[0].size(2),
               " tokens and v has ", in.tokens(), "; HKT pairs the pyramids of one sequence, so both must agree");
 

@@ -1,4 +1,4 @@
-// The tree form of HSA as operators: schema, CPU and meta kernels, autograd. The backward recomputes what it needs from
+// The tree form of HSA as operators: schema, kernels (CPU and CUDA alike) and meta, autograd. The backward recomputes what it needs from
 // the inputs.
 #include "torch/hsa_op.h"
 
@@ -7,6 +7,7 @@
 #include "strata/hsa.h"
 #include "torch/compat.h"
 #include "torch/hsa_op_common.h"
+#include "torch/run_on_device.h"
 
 namespace strata {
 namespace {
@@ -90,24 +91,24 @@ std::tuple<Tensor, Tensor> hsa_attention_meta(const Tensor& q, const Tensor& k, 
   return {empty_with_layout(v, v.sizes()), compute_empty({static_cast<int64_t>(trees.size()), q.size(1)}, q)};
 }
 
-std::tuple<Tensor, Tensor> hsa_attention_cpu(const Tensor& q, const Tensor& k, const Tensor& v, TensorList trees,
+std::tuple<Tensor, Tensor> hsa_attention_kernel(const Tensor& q, const Tensor& k, const Tensor& v, TensorList trees,
                                              const optional<Tensor>& weights, const optional<Tensor>& key_bias,
                                              const optional<Tensor>& positions, bool causal, optional<double> scale) {
   auto [out, score] = hsa_attention_meta(q, k, v, trees, weights, key_bias, positions, causal, scale);
   const TreeProblem problem(q, k, v, trees, weights, key_bias, positions, causal, scale);
   if (!problem.forest.covers_all) out.zero_();
-  throw_if_failed(hsa_forward(problem.p, {view(out), score.data_ptr()}));
+  run_hsa_forward(q, problem.p, {view(out), score.data_ptr()});
   return {out, score};
 }
 
-Tensor hierarchy_score_cpu(const Tensor& q, const Tensor& k, TensorList trees, const optional<Tensor>& weights,
+Tensor hierarchy_score_kernel(const Tensor& q, const Tensor& k, TensorList trees, const optional<Tensor>& weights,
                            const optional<Tensor>& key_bias, const optional<Tensor>& positions, bool causal,
                            optional<double> scale) {
   check_qkv(q, k, c10::nullopt);
   check_terms(q, weights, key_bias, positions);
   const Tensor score = compute_empty({static_cast<int64_t>(trees.size()), q.size(1)}, q);
   const TreeProblem problem(q, k, c10::nullopt, trees, weights, key_bias, positions, causal, scale);
-  throw_if_failed(hsa_forward(problem.p, {{}, score.data_ptr()}));
+  run_hsa_forward(q, problem.p, {{}, score.data_ptr()});
   return score;
 }
 
@@ -118,7 +119,7 @@ std::vector<Tensor> hsa_attention_backward_meta(const Tensor&, const optional<Te
   return empty_gradients(q, k, v, weights, key_bias, positions);
 }
 
-std::vector<Tensor> hsa_attention_backward_cpu(const Tensor& dout, const optional<Tensor>& dscore, const Tensor& q,
+std::vector<Tensor> hsa_attention_backward_kernel(const Tensor& dout, const optional<Tensor>& dscore, const Tensor& q,
                                                const Tensor& k, const Tensor& v, TensorList trees,
                                                const optional<Tensor>& weights, const optional<Tensor>& key_bias,
                                                const optional<Tensor>& positions, bool causal, optional<double> scale) {
@@ -144,7 +145,7 @@ std::vector<Tensor> hsa_attention_backward_cpu(const Tensor& dout, const optiona
   }
   if (key_bias.has_value()) g.dkey_bias = head_token_view(gradients[4]);
   if (positions.has_value()) g.dpositions = gradients[5].data_ptr();
-  throw_if_failed(hsa_backward(problem.p, g));
+  run_hsa_backward(q, problem.p, g);
   if (weights.has_value()) gradients[3] = per_head.sum(1);
   return gradients;
 }
@@ -156,7 +157,7 @@ std::vector<Tensor> hsa_attention_backward_autograd(const Tensor& dout, const op
                                                     const optional<Tensor>& weights, const optional<Tensor>& key_bias,
                                                     const optional<Tensor>& positions, bool causal,
                                                     optional<double> scale) {
-  static const auto op = find_op<decltype(hsa_attention_backward_cpu)>("strata::hsa_attention_backward");
+  static const auto op = find_op<decltype(hsa_attention_backward_kernel)>("strata::hsa_attention_backward");
   const std::vector<Tensor> tensors = {dout, q, k, v};
   return HsaBackwardOnce::apply(TensorList(tensors), std::function<std::vector<Tensor>()>([&] {
                                   return op.call(dout, dscore, q, k, v, trees, weights, key_bias, positions, causal,
@@ -171,7 +172,7 @@ class HsaForward : public torch::autograd::Function<HsaForward> {
                                                 optional<Tensor> positions, std::vector<Tensor> trees, bool causal,
                                                 optional<double> scale) {
     at::AutoDispatchBelowADInplaceOrView below;
-    static const auto op = find_op<decltype(hsa_attention_cpu)>("strata::hsa_attention");
+    static const auto op = find_op<decltype(hsa_attention_kernel)>("strata::hsa_attention");
     auto [out, score] = op.call(q, k, v, trees, weights, key_bias, positions, causal, scale);
     torch::autograd::variable_list saved = {
         q, k, v, weights.value_or(Tensor()), key_bias.value_or(Tensor()), positions.value_or(Tensor())};
@@ -185,7 +186,7 @@ class HsaForward : public torch::autograd::Function<HsaForward> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
     const auto s = ctx->get_saved_variables();
-    static const auto op = find_op<decltype(hsa_attention_backward_cpu)>("strata::hsa_attention_backward");
+    static const auto op = find_op<decltype(hsa_attention_backward_kernel)>("strata::hsa_attention_backward");
     const Tensor dout = grads[0].defined() ? grads[0] : at::zeros_like(s[2]);
     const std::vector<Tensor> trees = ctx->saved_data["trees"].toTensorVector();
     torch::autograd::variable_list result = op.call(
@@ -220,9 +221,14 @@ TORCH_LIBRARY_FRAGMENT(strata, m) {
       "Tensor? positions=None, bool causal=False, float? scale=None) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(strata, CPU, m) {
-  m.impl("hsa_attention", hsa_attention_cpu);
-  m.impl("hsa_attention_backward", hsa_attention_backward_cpu);
-  m.impl("hierarchy_score", hierarchy_score_cpu);
+  m.impl("hsa_attention", hsa_attention_kernel);
+  m.impl("hsa_attention_backward", hsa_attention_backward_kernel);
+  m.impl("hierarchy_score", hierarchy_score_kernel);
+}
+TORCH_LIBRARY_IMPL(strata, CUDA, m) {
+  m.impl("hsa_attention", hsa_attention_kernel);
+  m.impl("hsa_attention_backward", hsa_attention_backward_kernel);
+  m.impl("hierarchy_score", hierarchy_score_kernel);
 }
 TORCH_LIBRARY_IMPL(strata, Meta, m) {
   m.impl("hsa_attention", hsa_attention_meta);
@@ -246,12 +252,12 @@ Tensor encode_tree(const Tree& tree) {
 
 std::tuple<Tensor, Tensor> hsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, TensorList trees,
                                          const HsaOptions& o) {
-  static const auto op = find_op<decltype(hsa_attention_cpu)>("strata::hsa_attention");
+  static const auto op = find_op<decltype(hsa_attention_kernel)>("strata::hsa_attention");
   return op.call(q, k, v, trees, o.weights, o.key_bias, o.positions, o.causal, o.scale);
 }
 
 Tensor hierarchy_score(const Tensor& q, const Tensor& k, TensorList trees, const HsaOptions& o) {
-  static const auto op = find_op<decltype(hierarchy_score_cpu)>("strata::hierarchy_score");
+  static const auto op = find_op<decltype(hierarchy_score_kernel)>("strata::hierarchy_score");
   return op.call(q, k, trees, o.weights, o.key_bias, o.positions, o.causal, o.scale);
 }
 

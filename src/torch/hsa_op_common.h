@@ -14,8 +14,7 @@ using at::TensorList;
 inline void check_qkv(const Tensor& q, const Tensor& k, const optional<Tensor>& v) {
   TORCH_CHECK(q.dim() == 4, "q: expected 4 dimensions (batch, heads, tokens, channels), got shape ", q.sizes());
   const at::ScalarType type = q.scalar_type();
-  TORCH_CHECK(type == at::kFloat || type == at::kDouble || type == at::kBFloat16,
-              "q: expected float32, float64 or bfloat16, got ", type, "; convert q, k and v with .to(torch.float32)");
+  check_dtype("q", q);
   check_tensor("k", k, q.sizes(), type, q);
   if (!v.has_value()) return;
   TORCH_CHECK(v->dim() == 4, "v: expected 4 dimensions (batch, heads, tokens, channels), got shape ", v->sizes());

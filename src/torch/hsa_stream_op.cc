@@ -183,6 +183,46 @@ std::tuple<Tensor, Tensor> hsa_stream_autograd(const Tensor& q, const Tensor& k,
   return {results[0], results[1]};
 }
 
+// There are no CUDA kernels of the streaming form yet: its tensors travel to the CPU and back.
+void warn_once() { TORCH_WARN_ONCE("strata's streaming HSA has no CUDA kernel: it is computed on the CPU"); }
+optional<Tensor> to_cpu(const optional<Tensor>& t) { return t.has_value() ? optional<Tensor>(t->cpu()) : c10::nullopt; }
+
+std::tuple<Tensor, Tensor> hsa_stream_cuda(const Tensor& q, const Tensor& k, const Tensor& v, int64_t branching,
+                                           const optional<Tensor>& weights, const optional<Tensor>& key_bias,
+                                           const optional<Tensor>& positions, optional<double> scale) {
+  warn_once();
+  const auto [out, lse] = hsa_stream_cpu(q.cpu(), k.cpu(), v.cpu(), branching, to_cpu(weights), to_cpu(key_bias),
+                                         to_cpu(positions), scale);
+  return {out.to(q.device()), lse.to(q.device())};
+}
+
+std::vector<Tensor> hsa_stream_backward_cuda(const Tensor& dout, const optional<Tensor>& dlse, const Tensor& q,
+                                             const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
+                                             int64_t branching, const optional<Tensor>& weights,
+                                             const optional<Tensor>& key_bias, const optional<Tensor>& positions,
+                                             optional<double> scale) {
+  warn_once();
+  std::vector<Tensor> gradients =
+      hsa_stream_backward_cpu(dout.cpu(), to_cpu(dlse), q.cpu(), k.cpu(), v.cpu(), out.cpu(), lse.cpu(), branching,
+                              to_cpu(weights), to_cpu(key_bias), to_cpu(positions), scale);
+  for (Tensor& gradient : gradients) gradient = gradient.to(q.device());
+  return gradients;
+}
+
+Tensor hsa_stream_step_cuda(const Tensor& q, const Tensor& k, const Tensor& v, const optional<Tensor>& weight,
+                            const optional<Tensor>& key_bias, const optional<Tensor>& positions, const Tensor& keys,
+                            const Tensor& values, const Tensor& kappas, const Tensor& masses, const Tensor& lengths,
+                            optional<double> scale) {
+  warn_once();
+  const std::vector<Tensor> caches = {keys, values, kappas, masses, lengths};
+  std::vector<Tensor> there;
+  for (const Tensor& cache : caches) there.push_back(cache.cpu());
+  const Tensor out = hsa_stream_step_cpu(q.cpu(), k.cpu(), v.cpu(), to_cpu(weight), to_cpu(key_bias), to_cpu(positions),
+                                         there[0], there[1], there[2], there[3], there[4], scale);
+  for (size_t i = 0; i < caches.size(); ++i) caches[i].copy_(there[i]);
+  return out.to(q.device());
+}
+
 TORCH_LIBRARY_FRAGMENT(strata, m) {
   m.def(
       "hsa_stream_attention(Tensor q, Tensor k, Tensor v, int branching, *, Tensor? weights=None, Tensor? "
@@ -200,6 +240,11 @@ TORCH_LIBRARY_IMPL(strata, CPU, m) {
   m.impl("hsa_stream_attention", hsa_stream_cpu);
   m.impl("hsa_stream_attention_backward", hsa_stream_backward_cpu);
   m.impl("hsa_stream_step", hsa_stream_step_cpu);
+}
+TORCH_LIBRARY_IMPL(strata, CUDA, m) {
+  m.impl("hsa_stream_attention", hsa_stream_cuda);
+  m.impl("hsa_stream_attention_backward", hsa_stream_backward_cuda);
+  m.impl("hsa_stream_step", hsa_stream_step_cuda);
 }
 TORCH_LIBRARY_IMPL(strata, Meta, m) {
   m.impl("hsa_stream_attention", hsa_stream_meta);

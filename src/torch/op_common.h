@@ -20,8 +20,24 @@ inline View view(const at::Tensor& t) { return {t.data_ptr(), {t.stride(0), t.st
 inline at::ScalarType compute_type(at::ScalarType storage) { return storage == at::kDouble ? at::kDouble : at::kFloat; }
 
 inline DType dtype_of(const at::Tensor& t) {
-  if (t.scalar_type() == at::kDouble) return DType::kFloat64;
-  return t.scalar_type() == at::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
+  switch (t.scalar_type()) {
+    case at::kDouble:
+      return DType::kFloat64;
+    case at::kBFloat16:
+      return DType::kBFloat16;
+    case at::kHalf:
+      return DType::kFloat16;
+    default:
+      return DType::kFloat32;
+  }
+}
+
+// float32, float64, bfloat16, and float16 except on the CPU.
+inline void check_dtype(const char* name, const at::Tensor& t) {
+  const at::ScalarType type = t.scalar_type();
+  TORCH_CHECK(type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || (type == at::kHalf && !t.is_cpu()),
+              name, ": expected float32, float64 or bfloat16 (on CUDA also float16), got ", type,
+              "; convert q, k and v with .to(torch.float32)");
 }
 
 // A tensor must have this shape, type and the device of `like`.

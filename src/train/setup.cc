@@ -3,6 +3,7 @@
 #include "data/task.h"
 #include "data/trees.h"
 #include "train/evaluate.h"
+#include "torch/run_on_device.h"
 #include "util/error.h"
 
 namespace strata {
@@ -37,10 +38,11 @@ SequenceModel make_model(const ModelCard& card) {
 }
 
 torch::Device device_of(const TrainConfig& config) {
-  if (config.device == "cuda") {
-    throw usage_error("device: this build has no CUDA kernels; use --device cpu");
-  }
-  return {torch::kCPU};
+  if (config.device == "cpu") return {torch::kCPU};
+  if (!built_with_cuda())
+    throw usage_error("device: this build has no CUDA kernels; build with -DSTRATA_CUDA=ON, or use --device cpu");
+  if (!torch::cuda::is_available()) throw usage_error("device: no GPU is to be seen; use --device cpu");
+  return {torch::kCUDA};
 }
 
 double score_ratio(const ModelCard& card, const TaskData& data) {

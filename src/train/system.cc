@@ -8,6 +8,7 @@
 
 #include "data/cache.h"
 #include "strata/cpu.h"
+#include "torch/run_on_device.h"
 
 namespace strata {
 
@@ -29,6 +30,7 @@ Json system_info() {
   info["memory_gigabytes"] =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE)) / 1e9;
   info["devices"] = {"cpu"};
+  if (built_with_cuda() && torch::cuda::is_available()) info["devices"].push_back("cuda");
   info["torch_sees_cuda"] = torch::cuda::is_available();
   info["cache"] = cache_folder().string();
   return info;

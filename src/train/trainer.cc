@@ -305,7 +305,8 @@ class Trainer {
   double train_seconds_ = 0;
   Evaluation best_;
   // Since the last line of metrics.
-  Tensor window_loss_ = torch::zeros({}, torch::kDouble), window_correct_ = torch::zeros({}, torch::kDouble);
+  Tensor window_loss_ = torch::zeros({}, torch::TensorOptions(torch::kDouble).device(device_)),
+         window_correct_ = window_loss_.clone();
   int64_t window_counted_ = 0, window_tokens_ = 0;
   double window_start_seconds_ = 0;
   double shown_loss_ = 0, shown_accuracy_ = 0, shown_rate_ = 0;

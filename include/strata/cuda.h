@@ -1,0 +1,45 @@
+// The same problems on an NVIDIA GPU: link strata::cuda. Everything a problem points to is device memory of the current
+// device, weights and lengths included (what they hold is not checked); trees are host memory. Calls queue their work
+// on a stream and return at once: no allocation, no synchronisation, so that they can be captured into graphs. They are
+// deterministic: the same bits from run to run.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "strata/hkt.h"
+#include "strata/hsa.h"
+
+namespace strata::cuda {
+
+using Stream = void*;  // a cudaStream_t; null is the default stream
+
+// Whether there is a GPU these kernels run on; the status says why not.
+Status available();
+
+// bfloat16 and float16 with 1 to 5 levels run on tensor cores; float32, float64 and more levels on plain kernels. With
+// a bias gradient the bias must not broadcast: dbias has one place per batch and head. `workspace` is device memory.
+Status hkt_forward(const HktProblem& problem, const HktOutputs& outputs, Stream stream);
+size_t hkt_backward_workspace(const HktProblem& problem);  // bytes
+Status hkt_backward(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients,
+                    void* workspace, Stream stream);
+
+// How the trees of a batch are walked over: made once, on the host, for all layers and both directions. The caller
+// copies `numbers` to the device and hands both to the calls below.
+struct HsaPlan {
+  std::vector<int32_t> numbers;
+  std::vector<int64_t> depth_begin;  // families of depth d: depth_begin[d] .. depth_begin[d + 1] - 1
+  int64_t families = 0, leaves = 0;
+  // Where in `numbers` each table starts.
+  int64_t child_begin = 0, children = 0, sequence = 0, kind = 0, batch_of = 0, first_token = 0, leaf_begin = 0, roots = 0;
+};
+Status hsa_plan(const HsaProblem& problem, HsaPlan* plan);
+
+size_t hsa_forward_workspace(const HsaProblem& problem, const HsaPlan& plan);  // bytes
+size_t hsa_backward_workspace(const HsaProblem& problem, const HsaPlan& plan);
+Status hsa_forward(const HsaProblem& problem, const HsaPlan& plan, const int32_t* numbers, const HsaOutputs& outputs,
+                   void* workspace, Stream stream);
+Status hsa_backward(const HsaProblem& problem, const HsaPlan& plan, const int32_t* numbers,
+                    const HsaGradients& gradients, void* workspace, Stream stream);
+
+}  // namespace strata::cuda

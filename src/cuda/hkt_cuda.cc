@@ -1,0 +1,53 @@
+// The public calls for HKT on CUDA: check, choose a kernel, launch.
+#include "core/hkt_check.h"
+#include "cuda/cuda_status.h"
+#include "cuda/hkt_cuda_kernels.h"
+#include "strata/cuda.h"
+
+namespace strata::cuda {
+namespace {
+
+// What the tensor-core kernels take; shared memory ends at large heads with many levels.
+bool fits_tensor_cores(const HktProblem& p) {
+  if (p.dtype != DType::kBFloat16 && p.dtype != DType::kFloat16) return false;
+  const int widest = p.head_size > p.value_size ? p.head_size : p.value_size;
+  return p.levels <= (widest > 128 ? 3 : 5);
+}
+
+Status check_bias_gradient(const HktProblem& p, const HktGradients& g) {
+  if (g.dbias.data == nullptr) return {};
+  if ((p.batch == 1 || g.dbias.stride[0] != 0) && (p.heads == 1 || g.dbias.stride[1] != 0)) return {};
+  return invalid("dbias: on CUDA the gradient of a bias that broadcasts over batch or heads is not computed; expand the "
+                 "bias, or do not ask for its gradient");
+}
+
+}  // namespace
+
+Status hkt_forward(const HktProblem& p, const HktOutputs& o, Stream stream) {
+  if (Status s = hkt_check(p, o, On::kDevice); !s.ok()) return s;
+  if (p.batch == 0 || p.tokens == 0) return {};
+  const auto queue = static_cast<cudaStream_t>(stream);
+  return cuda_status(fits_tensor_cores(p) ? hkt_forward_tensor_cores(p, o, queue) : hkt_forward_plain(p, o, queue),
+                     "HKT forward");
+}
+
+size_t hkt_backward_workspace(const HktProblem& p) {
+  return fits_tensor_cores(p) ? hkt_backward_workspace_tensor_cores(p) : hkt_backward_workspace_plain(p);
+}
+
+Status hkt_backward(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace, Stream stream) {
+  if (Status s = hkt_check(p, o, On::kDevice); !s.ok()) return s;
+  if (Status s = hkt_check(g, p); !s.ok()) return s;
+  if (Status s = check_bias_gradient(p, g); !s.ok()) return s;
+  const auto queue = static_cast<cudaStream_t>(stream);
+  if (p.batch == 0 || p.tokens == 0) {
+    const size_t number = p.dtype == DType::kFloat64 ? sizeof(double) : sizeof(float);
+    return cuda_status(cudaMemsetAsync(g.dweights, 0, number * p.heads * p.levels, queue), "HKT backward");
+  }
+  if (workspace == nullptr) return invalid("workspace: expected hkt_backward_workspace() bytes of device memory, got null");
+  return cuda_status(fits_tensor_cores(p) ? hkt_backward_tensor_cores(p, o, g, workspace, queue)
+                                          : hkt_backward_plain(p, o, g, workspace, queue),
+                     "HKT backward");
+}
+
+}  // namespace strata::cuda

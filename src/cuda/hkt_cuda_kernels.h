@@ -1,0 +1,23 @@
+// The CUDA kernels of HKT attention, one function per file. Arguments were checked (src/cuda/hkt_cuda.cc); everything
+// is queued on the stream.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "strata/hkt.h"
+
+namespace strata::cuda {
+
+// bfloat16 and float16 storage, float32 sums, 1..5 levels.
+cudaError_t hkt_forward_tensor_cores(const HktProblem& p, const HktOutputs& o, cudaStream_t stream);
+size_t hkt_backward_workspace_tensor_cores(const HktProblem& p);
+cudaError_t hkt_backward_tensor_cores(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace,
+                                      cudaStream_t stream);
+
+// Any storage type and up to kMaxLevels levels, slowly.
+cudaError_t hkt_forward_plain(const HktProblem& p, const HktOutputs& o, cudaStream_t stream);
+size_t hkt_backward_workspace_plain(const HktProblem& p);
+cudaError_t hkt_backward_plain(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace,
+                               cudaStream_t stream);
+
+}  // namespace strata::cuda

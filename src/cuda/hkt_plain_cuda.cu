@@ -1,0 +1,309 @@
+// HKT attention on CUDA without tensor cores: float32, float64, and whatever the fast kernels do not take. A warp has one
+// query (or, for gradients of keys, a block of keys) and walks over 32 keys (queries) at a time, one per lane.
+#include <cmath>
+
+#include "cuda/common.cuh"
+#include "cuda/hkt_cuda_kernels.h"
+
+namespace strata::cuda {
+namespace {
+
+constexpr int kWarps = 4, kThreads = 32 * kWarps;
+constexpr int kPieces = kMaxHeadSize / 32;  // channels of a lane: lane, lane + 32, ..
+
+// What all three kernels see of a sequence and a head.
+template <class S>
+struct Line {
+  using C = typename ComputeOf<S>::Type;
+  __device__ Line(const HktProblem& problem, int64_t b, int64_t h)
+      : p(problem), batch(b), head(h), key_head(h / (p.heads / p.key_heads)) {
+    limit = p.lengths == nullptr ? p.tokens : max(int64_t{0}, min(p.lengths[batch], p.tokens));
+  }
+  __device__ C weight(int l) const { return static_cast<const C*>(p.weights)[head * p.levels + l]; }
+  __device__ bool sees(int64_t i, int64_t j) const { return i < limit && j < limit && (!p.causal || j <= i); }
+  // S_ij, with the scale and the bias.
+  __device__ C score(int64_t i, int64_t j) const {
+    C sum = 0;
+    for (int l = 0; l < p.levels; ++l) {
+      const Rows<const S> q = rows_of<const S>(p.q[l], batch, head), k = rows_of<const S>(p.k[l], batch, key_head);
+      C dot = 0;
+      for (int c = 0; c < p.head_size; ++c)
+        dot += static_cast<C>(q.at(i >> l, c)) * static_cast<C>(k.at(j >> l, c));
+      sum += weight(l) * dot;
+    }
+    sum *= static_cast<C>(p.scale);
+    if (p.bias.data != nullptr) sum += static_cast<C>(rows_of<const S>(p.bias, batch, head).at(i, j));
+    return sum;
+  }
+
+  const HktProblem& p;
+  int64_t batch, head, key_head, limit;
+};
+
+template <class S>
+__global__ void __launch_bounds__(kThreads)
+    plain_forward_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o) {
+  using C = typename ComputeOf<S>::Type;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  if (i >= p.tokens) return;
+  const Line<S> line(p, blockIdx.z, blockIdx.y);
+  const Rows<const S> v = rows_of<const S>(p.v, line.batch, line.key_head);
+  C peak = -INFINITY, sum = 0, out[kPieces] = {};
+  const int64_t end = i < line.limit ? (p.causal ? i + 1 : line.limit) : 0;
+  for (int64_t first = 0; first < end; first += 32) {
+    const int64_t j = first + lane;
+    const C s = j < end ? line.score(i, j) : -static_cast<C>(INFINITY);
+    const C top = fmax(peak, warp_max(s)), base = top == -INFINITY ? C(0) : top;
+    const C weight = exp(s - base), shrink = exp(peak - base);
+    peak = top;
+    sum = sum * shrink + warp_sum(weight);
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) out[piece] *= shrink;
+    for (int x = 0; x < 32 && first + x < end; ++x) {
+      const C share = __shfl_sync(~0u, weight, x);
+      if (share == 0) continue;  // masked pairs may hold anything
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        const int c = lane + 32 * piece;
+        if (c < p.value_size) out[piece] += share * static_cast<C>(v.at(first + x, c));
+      }
+    }
+  }
+  const Rows<S> to = rows_of<S>(o.out, line.batch, line.head);
+#pragma unroll
+  for (int piece = 0; piece < kPieces; ++piece) {
+    const int c = lane + 32 * piece;
+    if (c < p.value_size) to.at(i, c) = static_cast<S>(sum == 0 ? C(0) : out[piece] / sum);
+  }
+  if (lane == 0)
+    static_cast<C*>(o.lse)[(line.batch * p.heads + line.head) * p.tokens + i] =
+        sum == 0 ? -static_cast<C>(INFINITY) : peak + log(sum);
+}
+
+// P_ij and dS_ij of one pair.
+template <class S>
+__device__ void pair_gradient(const Line<S>& line, const Rows<const S>& v, const Rows<const S>& dout,
+                              const typename ComputeOf<S>::Type* lse, const typename ComputeOf<S>::Type* delta,
+                              int64_t i, int64_t j, typename ComputeOf<S>::Type& weight,
+                              typename ComputeOf<S>::Type& ds) {
+  using C = typename ComputeOf<S>::Type;
+  weight = ds = 0;
+  if (!line.sees(i, j) || lse[i] == -static_cast<C>(INFINITY)) return;
+  const C s = line.score(i, j);
+  if (s == -static_cast<C>(INFINITY)) return;
+  weight = exp(s - lse[i]);
+  C dot = 0;
+  for (int c = 0; c < line.p.value_size; ++c) dot += static_cast<C>(dout.at(i, c)) * static_cast<C>(v.at(j, c));
+  ds = weight * (dot - delta[i]);
+}
+
+// Sums over the blocks of all levels: row i adds to row i >> l of level l, and when that is complete it is stored.
+template <class C>
+struct LevelRows {
+  C sum[kMaxLevels][kPieces];
+  __device__ void clear() {
+#pragma unroll
+    for (int l = 0; l < kMaxLevels; ++l)
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) sum[l][piece] = 0;
+  }
+  template <class S>
+  __device__ void add(const HktProblem& p, const ConstView* views, int64_t batch, int64_t head, int64_t row,
+                      const C* factor, C value) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int l = 0; l < kMaxLevels; ++l) {
+      if (l >= p.levels) break;
+      const Rows<const S> rows = rows_of<const S>(views[l], batch, head);
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        const int c = lane + 32 * piece;
+        if (c < p.head_size) sum[l][piece] += value * factor[l] * static_cast<C>(rows.at(row >> l, c));
+      }
+    }
+  }
+  // After row i of `tokens`: f(level, row of it, channel, sum) for every level that is complete, which starts anew.
+  template <class F>
+  __device__ void finish(const HktProblem& p, int64_t i, const F& f) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int l = 0; l < kMaxLevels; ++l) {
+      if (l >= p.levels || ((i + 1) % (int64_t{1} << l) != 0 && i + 1 != p.tokens)) continue;
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        const int c = lane + 32 * piece;
+        if (c < p.head_size) f(l, i >> l, c, sum[l][piece]);
+        sum[l][piece] = 0;
+      }
+    }
+  }
+};
+
+// dq of a block of 2^(L-1) rows; with it parts of da, and dbias.
+template <class S>
+__global__ void __launch_bounds__(kThreads)
+    plain_query_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o,
+                       const __grid_constant__ HktGradients g, const void* deltas, void* weight_parts) {
+  using C = typename ComputeOf<S>::Type;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t block = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const int64_t size = int64_t{1} << (p.levels - 1), first_row = block * size;
+  if (first_row >= p.tokens) return;
+  const Line<S> line(p, blockIdx.z, blockIdx.y);
+  const int64_t at = line.batch * p.heads + line.head;
+  const Rows<const S> v = rows_of<const S>(p.v, line.batch, line.key_head),
+                      dout = rows_of<const S>(g.dout, line.batch, line.head);
+  const C* lse = static_cast<const C*>(o.lse) + at * p.tokens;
+  const C* delta = static_cast<const C*>(deltas) + at * p.tokens;
+  C factor[kMaxLevels], part[kMaxLevels] = {};
+  for (C& one : factor) one = static_cast<C>(p.scale);
+  LevelRows<C> rows;
+  rows.clear();
+  for (int64_t i = first_row; i < min(first_row + size, p.tokens); ++i) {
+    for (int64_t first = 0; first < p.tokens; first += 32) {
+      C weight = 0, ds = 0;
+      if (first + lane < p.tokens) {
+        pair_gradient(line, v, dout, lse, delta, i, first + lane, weight, ds);
+        if (g.dbias.data != nullptr)
+          rows_of<S>(g.dbias, line.batch, line.head).at(i, first + lane) = static_cast<S>(ds);
+      }
+      for (int x = 0; x < 32; ++x) {
+        const C value = __shfl_sync(~0u, ds, x);
+        if (value != 0) rows.template add<S>(p, p.k, line.batch, line.key_head, first + x, factor, value);
+      }
+    }
+    rows.finish(p, i, [&](int l, int64_t row, int c, C sum) {
+      rows_of<S>(g.dq[l], line.batch, line.head).at(row, c) = static_cast<S>(sum * line.weight(l));
+      if (row << l < line.limit) part[l] += sum * static_cast<C>(rows_of<const S>(p.q[l], line.batch, line.head).at(row, c));
+    });
+  }
+  const int64_t blocks = (p.tokens + size - 1) / size;
+#pragma unroll
+  for (int l = 0; l < kMaxLevels; ++l) {
+    const C total = warp_sum(part[l]);
+    if (lane == 0 && l < p.levels) static_cast<C*>(weight_parts)[(at * blocks + block) * kMaxLevels + l] = total;
+  }
+}
+
+// dk and dv of a block of 2^(L-1) keys, over all the heads that share them.
+template <class S>
+__global__ void __launch_bounds__(kThreads)
+    plain_key_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o,
+                     const __grid_constant__ HktGradients g, const void* deltas) {
+  using C = typename ComputeOf<S>::Type;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t block = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const int64_t size = int64_t{1} << (p.levels - 1), first_key = block * size;
+  if (first_key >= p.tokens) return;
+  const int64_t batch = blockIdx.z, key_head = blockIdx.y, group = p.heads / p.key_heads;
+  LevelRows<C> rows;
+  rows.clear();
+  for (int64_t j = first_key; j < min(first_key + size, p.tokens); ++j) {
+    C dv[kPieces] = {};
+    for (int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
+      const Line<S> line(p, batch, head);
+      const Rows<const S> v = rows_of<const S>(p.v, batch, key_head), dout = rows_of<const S>(g.dout, batch, head);
+      const C* lse = static_cast<const C*>(o.lse) + (batch * p.heads + head) * p.tokens;
+      const C* delta = static_cast<const C*>(deltas) + (batch * p.heads + head) * p.tokens;
+      C factor[kMaxLevels];
+#pragma unroll
+      for (int l = 0; l < kMaxLevels; ++l) factor[l] = l < p.levels ? static_cast<C>(p.scale) * line.weight(l) : C(0);
+      for (int64_t first = 0; first < p.tokens; first += 32) {
+        C weight = 0, ds = 0;
+        if (first + lane < p.tokens) pair_gradient(line, v, dout, lse, delta, first + lane, j, weight, ds);
+        for (int x = 0; x < 32; ++x) {
+          const C share = __shfl_sync(~0u, weight, x), value = __shfl_sync(~0u, ds, x);
+          if (value != 0) rows.template add<S>(p, p.q, batch, head, first + x, factor, value);
+          if (share == 0) continue;
+#pragma unroll
+          for (int piece = 0; piece < kPieces; ++piece) {
+            const int c = lane + 32 * piece;
+            if (c < p.value_size) dv[piece] += share * static_cast<C>(dout.at(first + x, c));
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const int c = lane + 32 * piece;
+      if (c < p.value_size) rows_of<S>(g.dv, batch, key_head).at(j, c) = static_cast<S>(dv[piece]);
+    }
+    rows.finish(p, j, [&](int l, int64_t row, int c, C sum) {
+      rows_of<S>(g.dk[l], batch, key_head).at(row, c) = static_cast<S>(sum);
+    });
+  }
+}
+
+// D_i = <dO_i, O_i> - dlse_i, a thread per row.
+template <class S>
+__global__ void plain_delta_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o,
+                                   const __grid_constant__ HktGradients g, void* deltas) {
+  using C = typename ComputeOf<S>::Type;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at >= p.batch * p.heads * p.tokens) return;
+  const int64_t t = at % p.tokens, head = at / p.tokens % p.heads, batch = at / p.tokens / p.heads;
+  const Rows<const S> out = rows_of<const S>(o.out, batch, head), dout = rows_of<const S>(g.dout, batch, head);
+  C sum = g.dlse == nullptr ? C(0) : -static_cast<const C*>(g.dlse)[at];
+  for (int c = 0; c < p.value_size; ++c) sum += static_cast<C>(out.at(t, c)) * static_cast<C>(dout.at(t, c));
+  static_cast<C*>(deltas)[at] = sum;
+}
+
+template <class S>
+__global__ void plain_weight_kernel(const __grid_constant__ HktProblem p, const void* parts, int64_t blocks,
+                                    void* dweights) {
+  using C = typename ComputeOf<S>::Type;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at >= p.heads * p.levels) return;
+  C sum = 0;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t line = (b * p.heads + at / p.levels) * blocks + block;
+      sum += static_cast<const C*>(parts)[line * kMaxLevels + at % p.levels];
+    }
+  }
+  static_cast<C*>(dweights)[at] = sum;
+}
+
+dim3 grid_of(const HktProblem& p, int64_t rows, int64_t heads) {
+  return {static_cast<unsigned>((rows + kWarps - 1) / kWarps), static_cast<unsigned>(heads),
+          static_cast<unsigned>(p.batch)};
+}
+
+template <class S>
+cudaError_t backward(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace,
+                     cudaStream_t stream) {
+  using C = typename ComputeOf<S>::Type;
+  const int64_t lines = p.batch * p.heads * p.tokens, size = int64_t{1} << (p.levels - 1);
+  const int64_t blocks = (p.tokens + size - 1) / size;
+  void* parts = static_cast<C*>(workspace) + lines;
+  plain_delta_kernel<S><<<static_cast<unsigned>((lines + 255) / 256), 256, 0, stream>>>(p, o, g, workspace);
+  plain_query_kernel<S><<<grid_of(p, blocks, p.heads), kThreads, 0, stream>>>(p, o, g, workspace, parts);
+  plain_key_kernel<S><<<grid_of(p, blocks, p.key_heads), kThreads, 0, stream>>>(p, o, g, workspace);
+  plain_weight_kernel<S><<<static_cast<unsigned>((p.heads * p.levels + 127) / 128), 128, 0, stream>>>(p, parts, blocks,
+                                                                                                     g.dweights);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t hkt_forward_plain(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
+  return with_storage(p.dtype, [&](auto storage) {
+    plain_forward_kernel<decltype(storage)><<<grid_of(p, p.tokens, p.heads), kThreads, 0, stream>>>(p, o);
+    return cudaGetLastError();
+  });
+}
+
+size_t hkt_backward_workspace_plain(const HktProblem& p) {
+  const int64_t size = int64_t{1} << (p.levels - 1), blocks = (p.tokens + size - 1) / size;
+  return static_cast<size_t>(p.batch * p.heads * (p.tokens + blocks * kMaxLevels)) *
+         (p.dtype == DType::kFloat64 ? sizeof(double) : sizeof(float));
+}
+
+cudaError_t hkt_backward_plain(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace,
+                               cudaStream_t stream) {
+  return with_storage(p.dtype,
+                      [&](auto storage) { return backward<decltype(storage)>(p, o, g, workspace, stream); });
+}
+
+}  // namespace strata::cuda

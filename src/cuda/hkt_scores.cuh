@@ -1,0 +1,162 @@
+// Scores of all levels on one tile, in registers: every coarse product is computed once, at its own resolution, and
+// becomes the start of the accumulators of its finer scores.
+//
+// That needs no exchange between threads, because rows and keys of a tile may stand in any order. A warp has 32 query
+// rows, in two products of 16: slot r of product a is row 2r + a, so both have row r of level 1 as their parent. Of
+// N product tiles of 8 keys, slot s of tile n is key N s + n, so tiles 2m and 2m + 1 have slot s of tile m of the next
+// level as their parent. Levels above the first take the rows of level 1's products, each repeated; once a level has
+// one product tile, keys of the levels above it are repeated as well. Tiles in shared memory are stored in the order
+// of slots.
+//
+// The convex weights are applied in float32: the accumulators hold S_l = sum_{m >= l} (a_m / a_l) <q^(m), k^(m)>, and
+// going down a level multiplies by a_{l+1} / a_l. A weight of zero counts as 2^-60.
+#pragma once
+
+#include "cuda/tile.cuh"
+
+namespace strata::cuda {
+
+constexpr int kCudaLevels = 5;
+
+// Where the rows of a level begin in a tile that has `rows` of level 0, all levels one after the other. Every level has
+// room for at least 16.
+__host__ __device__ constexpr int level_begin(int rows, int level) {
+  int begin = 0;
+  for (int l = 0; l < level; ++l) begin += rows >> l > 16 ? rows >> l : 16;
+  return begin;
+}
+
+// Row r of a query tile, and key j of level `level` of kTiles product tiles: where they are stored.
+__host__ __device__ constexpr int query_slot(int level, int row) {
+  return level == 0 ? (row & ~31) + (row & 1) * 16 + (row & 31) / 2 : row;
+}
+template <int kTiles>
+__host__ __device__ constexpr int key_slot(int level, int key) {
+  const int tiles = kTiles >> level;
+  return tiles <= 1 ? key : (key & ~(8 * tiles - 1)) + (key & (tiles - 1)) * 8 + (key & (8 * tiles - 1)) / tiles;
+}
+// The other way round, at level 0: the row of slot r of product a, the key of slot s of product tile n.
+__host__ __device__ constexpr int row_of_slot(int a, int r) { return 2 * r + a; }
+template <int kTiles>
+__host__ __device__ constexpr int key_of_slot(int n, int s) {
+  return kTiles * s + n;
+}
+
+struct LevelWeights {
+  float down[kCudaLevels];  // a_{l+1} / a_l
+  float finest;             // a_0
+};
+
+__device__ inline LevelWeights level_weights(const float* a, int levels) {
+  LevelWeights w;
+  float safe[kCudaLevels];
+#pragma unroll
+  for (int l = 0; l < kCudaLevels; ++l) {
+    const float weight = l < levels ? a[l] : 0.0f;
+    safe[l] = copysignf(fmaxf(fabsf(weight), 8.7e-19f), weight);
+  }
+#pragma unroll
+  for (int l = 0; l + 1 < kCudaLevels; ++l) w.down[l] = safe[l + 1] / safe[l];
+  w.down[kCudaLevels - 1] = 0;
+  w.finest = safe[0];
+  return w;
+}
+
+// What a warp multiplies: queries of a tile with kRows rows from row `row` on, keys of a tile with kKeys keys from key
+// `key` on, all of level 0.
+template <class T, int D, int kRows, int kKeys, int kTiles>
+struct ScoreTile {
+  static constexpr int kLogTiles = kTiles == 8 ? 3 : kTiles == 4 ? 2 : 1;
+  uint32_t queries, keys;
+  int row, key;
+
+  // Where this lane reads its part of the products of channels 0..15; channel 16 kk is at address ^ (kk << 5).
+  __device__ uint32_t query_address(int level) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int slot = level == 0 ? lane % 16 : (lane % 16) >> (level - 1);
+    return queries + tile_offset<D>(level_begin(kRows, level) + (row >> level) + slot, lane / 16);
+  }
+  __device__ uint32_t key_address(int level) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, tiles = kTiles >> level;
+    const int first = level_begin(kKeys, level) + (key >> level);
+    int slot = lane % 8 + (tiles > 1 ? lane / 16 * 8 : 0);
+    if (tiles == 0) slot = (lane % 8) >> (level - kLogTiles);
+    return keys + tile_offset<D>(first + slot, (lane / 8) % 2);
+  }
+
+  // Level kLevel and above, into acc.
+  template <int kLevel, int kCount>
+  __device__ void coarse(float (&acc)[kCount][4], int levels, const LevelWeights& w) const {
+    start(acc);
+    if constexpr (kLevel + 1 < kCudaLevels) {
+      if (levels > kLevel + 1) {
+        float above[kCount > 1 ? kCount / 2 : 1][4];
+        coarse<kLevel + 1>(above, levels, w);
+        start_from(acc, above, w.down[kLevel]);
+      }
+    }
+    const uint32_t query = query_address(kLevel), key_at = key_address(kLevel);
+#pragma unroll
+    for (int kk = 0; kk < D / 16; ++kk) {
+      uint32_t q[4], k[4];
+      load_matrices(q, query ^ (kk << 5));
+#pragma unroll
+      for (int n = 0; n < kCount; n += 2) {
+        load_matrices(k, (key_at ^ (kk << 5)) + n * 8 * D * 2);
+        multiply_add(acc[n], q, k[0], k[1], T());
+        if constexpr (kCount > 1) multiply_add(acc[n + 1], q, k[2], k[3], T());
+      }
+    }
+  }
+
+  // All levels: acc[a][n] becomes S_0 of product a and product tile n.
+  __device__ void scores(float (&acc)[2][kTiles][4], int levels, const LevelWeights& w) const {
+    start(acc[0]);
+    start(acc[1]);
+    if (levels > 1) {
+      float above[kTiles / 2][4];
+      coarse<1>(above, levels, w);
+      start_from(acc[0], above, w.down[0]);
+      start_from(acc[1], above, w.down[0]);
+    }
+    finest(acc, query_address(0), key_address(0));
+  }
+
+  // acc += the product of level 0; serves other operands of the same shape as well.
+  __device__ static void finest(float (&acc)[2][kTiles][4], uint32_t query, uint32_t key_at) {
+#pragma unroll
+    for (int kk = 0; kk < D / 16; ++kk) {
+      uint32_t q[2][4], k[4];
+      load_matrices(q[0], query ^ (kk << 5));
+      load_matrices(q[1], (query ^ (kk << 5)) + 16 * D * 2);
+#pragma unroll
+      for (int n = 0; n < kTiles; n += 2) {
+        load_matrices(k, (key_at ^ (kk << 5)) + n * 8 * D * 2);
+#pragma unroll
+        for (int a = 0; a < 2; ++a) {
+          multiply_add(acc[a][n], q[a], k[0], k[1], T());
+          multiply_add(acc[a][n + 1], q[a], k[2], k[3], T());
+        }
+      }
+    }
+  }
+
+  template <int kCount>
+  __device__ static void start(float (&acc)[kCount][4]) {
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc[n][e] = 0;
+    }
+  }
+  template <int kFine, int kCoarse>
+  __device__ static void start_from(float (&fine)[kFine][4], const float (&coarse)[kCoarse][4], float down) {
+#pragma unroll
+    for (int n = 0; n < kFine; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) fine[n][e] = coarse[n * kCoarse / kFine][e] * down;
+    }
+  }
+};
+
+}  // namespace strata::cuda

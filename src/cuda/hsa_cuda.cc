@@ -1,0 +1,40 @@
+// The public calls for HSA on CUDA: check, launch.
+#include "core/hsa_check.h"
+#include "cuda/cuda_status.h"
+#include "cuda/hsa_cuda_kernels.h"
+#include "strata/cuda.h"
+
+namespace strata::cuda {
+namespace {
+
+Status check_plan(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const void* workspace) {
+  if (Status s = hsa_check(p, On::kDevice); !s.ok()) return s;
+  int64_t tokens = 0, families = 0;
+  for (int64_t n = 0; n < p.sequences; ++n) tokens += p.trees[n].tokens, families += p.trees[n].families;
+  if (tokens != plan.leaves || families != plan.families) {
+    return invalid("plan: expected one of these trees (", tokens, " tokens, ", families, " families), got one of ",
+                   plan.leaves, " tokens and ", plan.families, " families; make it with hsa_plan()");
+  }
+  if (tokens > 0 && (numbers == nullptr || workspace == nullptr))
+    return invalid("numbers, workspace: expected device memory, got null");
+  return {};
+}
+
+}  // namespace
+
+Status hsa_forward(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const HsaOutputs& o,
+                   void* workspace, Stream stream) {
+  if (Status s = check_plan(p, plan, numbers, workspace); !s.ok()) return s;
+  return cuda_status(
+      hsa_forward_any_tree(p, plan, numbers, o, workspace, static_cast<cudaStream_t>(stream)), "HSA forward");
+}
+
+Status hsa_backward(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const HsaGradients& g,
+                    void* workspace, Stream stream) {
+  if (Status s = check_plan(p, plan, numbers, workspace); !s.ok()) return s;
+  if (Status s = hsa_check(g, p); !s.ok()) return s;
+  return cuda_status(
+      hsa_backward_any_tree(p, plan, numbers, g, workspace, static_cast<cudaStream_t>(stream)), "HSA backward");
+}
+
+}  // namespace strata::cuda

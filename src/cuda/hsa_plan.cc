@@ -1,0 +1,86 @@
+#include <algorithm>
+#include <utility>
+
+#include "core/hsa_check.h"
+#include "core/text.h"
+#include "strata/cuda.h"
+
+namespace strata::cuda {
+namespace {
+
+std::vector<int32_t> depths_of(const TreeView& tree) {
+  std::vector<int32_t> depth(tree.families, 0);
+  for (int64_t f = 0; f < tree.families; ++f) {
+    for (int32_t at = tree.child_begin[f]; at < tree.child_begin[f + 1]; ++at) {
+      if (tree.children[at] < 0) depth[~tree.children[at]] = depth[f] + 1;
+    }
+  }
+  return depth;
+}
+
+}  // namespace
+
+Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
+  *plan = {};
+  int64_t children = 0;
+  std::vector<std::vector<int32_t>> depths(p.sequences);
+  for (int64_t n = 0; n < p.sequences; ++n) {
+    const TreeView& tree = p.trees[n];
+    depths[n] = depths_of(tree);
+    plan->families += tree.families;
+    plan->leaves += tree.tokens;
+    if (tree.families > 0) children += tree.child_begin[tree.families];
+    for (const int32_t depth : depths[n]) {
+      if (static_cast<size_t>(depth) + 2 > plan->depth_begin.size()) plan->depth_begin.resize(depth + 2, 0);
+      ++plan->depth_begin[depth + 1];
+    }
+  }
+  if (std::max(children, plan->leaves) > INT32_MAX)
+    return invalid("trees: expected fewer than 2^31 tokens in all, got ", plan->leaves);
+  if (plan->depth_begin.empty()) plan->depth_begin = {0};
+  for (size_t d = 1; d < plan->depth_begin.size(); ++d) plan->depth_begin[d] += plan->depth_begin[d - 1];
+
+  int64_t used = 0;
+  auto take = [&](int64_t count) { return std::exchange(used, used + count); };
+  plan->child_begin = take(plan->families + 1);
+  plan->children = take(children);
+  plan->sequence = take(plan->families);
+  plan->kind = take(plan->families);
+  plan->batch_of = take(p.sequences);
+  plan->first_token = take(p.sequences);
+  plan->leaf_begin = take(p.sequences);
+  plan->roots = take(p.sequences);
+  plan->numbers.assign(used, 0);
+  int32_t* numbers = plan->numbers.data();
+
+  // New numbers of the families: by depth, then by sequence.
+  std::vector<int64_t> next = plan->depth_begin;
+  std::vector<std::vector<int32_t>> renumbered(p.sequences);
+  int64_t leaf = 0;
+  for (int64_t n = 0; n < p.sequences; ++n) {
+    for (const int32_t depth : depths[n]) renumbered[n].push_back(static_cast<int32_t>(next[depth]++));
+    numbers[plan->batch_of + n] = static_cast<int32_t>(p.batch_of[n]);
+    numbers[plan->first_token + n] = static_cast<int32_t>(p.first_token[n]);
+    numbers[plan->leaf_begin + n] = static_cast<int32_t>(leaf);
+    numbers[plan->roots + n] = p.trees[n].families > 0 ? renumbered[n][0] : -1;
+    leaf += p.trees[n].tokens;
+    for (int64_t f = 0; f < p.trees[n].families; ++f) {
+      const int32_t to = renumbered[n][f];
+      numbers[plan->sequence + to] = static_cast<int32_t>(n);
+      numbers[plan->kind + to] = p.trees[n].kind[f];
+      numbers[plan->child_begin + to + 1] = p.trees[n].child_begin[f + 1] - p.trees[n].child_begin[f];  // sizes, first
+    }
+  }
+  for (int64_t f = 0; f < plan->families; ++f) numbers[plan->child_begin + f + 1] += numbers[plan->child_begin + f];
+  for (int64_t n = 0; n < p.sequences; ++n) {
+    const TreeView& tree = p.trees[n];
+    for (int64_t f = 0; f < tree.families; ++f) {
+      int32_t* to = numbers + plan->children + numbers[plan->child_begin + renumbered[n][f]];
+      for (int32_t at = tree.child_begin[f]; at < tree.child_begin[f + 1]; ++at)
+        *to++ = tree.children[at] < 0 ? ~renumbered[n][~tree.children[at]] : tree.children[at];
+    }
+  }
+  return {};
+}
+
+}  // namespace strata::cuda

@@ -1,0 +1,20 @@
+// Runs problems where their tensors are: on the CPU, or on CUDA's current stream with memory from torch's allocator.
+#pragma once
+
+#include "strata/hkt.h"
+#include "strata/hsa.h"
+#include "torch/op_common.h"
+
+namespace strata {
+
+// `like` is one of the problem's tensors. All throw for what the problem's checks refuse.
+void run_hkt_forward(const at::Tensor& like, const HktProblem& problem, const HktOutputs& outputs);
+void run_hkt_backward(const at::Tensor& like, const HktProblem& problem, const HktOutputs& outputs,
+                      const HktGradients& gradients);
+void run_hsa_forward(const at::Tensor& like, const HsaProblem& problem, const HsaOutputs& outputs);
+void run_hsa_backward(const at::Tensor& like, const HsaProblem& problem, const HsaGradients& gradients);
+
+// Whether this build has the CUDA kernels.
+bool built_with_cuda();
+
+}  // namespace strata

@@ -1,0 +1,151 @@
+// HKT on the GPU: the same table of cases as on the CPU, against the float64 reference.
+#include "core/hkt_plain.h"
+#include "cuda/device.h"
+
+namespace strata::test {
+namespace {
+
+template <class S>
+void run_on_gpu(HktData<S>& d) {
+  Mirror mirror;
+  for (auto* arrays : {&d.q, &d.k, &d.dq, &d.dk}) {
+    for (Array<S>& array : *arrays) mirror.add(array);
+  }
+  for (Array<S>* array : {&d.v, &d.dv, &d.out, &d.dout, &d.bias, &d.dbias}) mirror.add(*array);
+  for (auto* array : {&d.weights, &d.dweights, &d.lse, &d.dlse}) mirror.add(*array);
+  if (!d.spec.lengths.empty()) mirror.add(d.spec.lengths.data(), d.spec.lengths.size() * sizeof(int64_t));
+
+  HktProblem p = d.problem();
+  HktOutputs o = d.outputs();
+  HktGradients g = d.gradients();
+  if (g.dbias.data != nullptr && d.spec.bias != BiasKind::kFull) g.dbias = {};  // not on CUDA where it broadcasts
+  for (int l = 0; l < p.levels; ++l) {
+    mirror.translate_view(p.q[l]);
+    mirror.translate_view(p.k[l]);
+    mirror.translate_view(g.dq[l]);
+    mirror.translate_view(g.dk[l]);
+  }
+  mirror.translate_view(p.v);
+  mirror.translate_view(p.bias);
+  mirror.translate_view(o.out);
+  mirror.translate_view(g.dout);
+  mirror.translate_view(g.dv);
+  mirror.translate_view(g.dbias);
+  p.weights = mirror.translate(static_cast<const char*>(p.weights));
+  p.lengths = mirror.translate(p.lengths);
+  o.lse = mirror.translate(static_cast<char*>(o.lse));
+  g.dlse = mirror.translate(static_cast<const char*>(g.dlse));
+  g.dweights = mirror.translate(static_cast<char*>(g.dweights));
+  const Status forward = cuda::hkt_forward(p, o, nullptr);
+  ASSERT_TRUE(forward.ok()) << forward.message();
+  const Status backward = cuda::hkt_backward(p, o, g, mirror.scratch(cuda::hkt_backward_workspace(p)), nullptr);
+  ASSERT_TRUE(backward.ok()) << backward.message();
+  expect_cuda(cudaDeviceSynchronize());
+  for (auto* arrays : {&d.dq, &d.dk}) {
+    for (Array<S>& array : *arrays) mirror.fetch(array);
+  }
+  for (Array<S>* array : {&d.dv, &d.out, &d.dbias}) mirror.fetch(*array);
+  for (auto* array : {&d.dweights, &d.lse}) mirror.fetch(*array);
+}
+
+// Error of the kernel <= factor x error of the same mathematics done plainly in S, plus a few roundings.
+template <class S>
+void expect_as_good_as_plain(const HktCase& spec, double factor, double rounding) {
+  HktData<S> fused(spec);
+  run_on_gpu(fused);
+  HktData<double> exact(spec);
+  exact.copy_inputs_from(fused);
+  ASSERT_TRUE(hkt_forward_ref(exact.problem(), exact.outputs()).ok());
+  ASSERT_TRUE(hkt_backward_ref(exact.problem(), exact.outputs(), exact.gradients()).ok());
+  const PlainHkt<S> plain(fused);
+  std::vector<double> allowed;
+  const bool with_bias = spec.bias == BiasKind::kFull;
+  each_result(plain, exact, with_bias, [&](const std::string&, const auto& got, const auto& want) {
+    allowed.push_back(factor * relative_error(got, want) + rounding);
+  });
+  size_t at = 0;
+  each_result(fused, exact, with_bias, [&](const std::string& name, const auto& got, const auto& want) {
+    EXPECT_LE(relative_error(got, want), allowed[at++]) << name << " of " << spec.name;
+  });
+}
+
+// What the table of the CPU has too little of: several blocks of the GPU's tiles.
+std::vector<HktCase> gpu_cases() {
+  std::vector<HktCase> cases = hkt_cases();
+  cases.push_back({"gpu_l3_blocks", 2, 2, 2, 400, 3, 64, 64, false});
+  cases.push_back({"gpu_l3_blocks_causal", 1, 4, 2, 333, 3, 128, 128, true});
+  cases.push_back({"gpu_l5_blocks", 1, 2, 2, 300, 5, 64, 64, true, {257}});
+  cases.push_back({"gpu_l4_wide", 1, 1, 1, 200, 4, 128, 64, false});
+  cases.push_back({"gpu_l5_256", 1, 1, 1, 150, 5, 256, 256, true});
+  cases.push_back({"gpu_l3_256", 1, 2, 1, 150, 3, 200, 256, true});
+  cases.push_back({"gpu_flat_odd", 1, 2, 2, 257, 1, 40, 72, true});
+  return cases;
+}
+
+class HktCuda : public testing::TestWithParam<HktCase> {
+ protected:
+  void SetUp() override { STRATA_NEEDS_GPU(); }
+};
+INSTANTIATE_TEST_SUITE_P(Cases, HktCuda, testing::ValuesIn(gpu_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+// Tensor cores take P and dS rounded to S, which in the smallest cases is all the error there is: a rounding or two.
+TEST_P(HktCuda, BFloat16IsWithinTwiceOfPlainBFloat16) { expect_as_good_as_plain<BFloat16>(GetParam(), 2, 5e-3); }
+TEST_P(HktCuda, Float16IsWithinTwiceOfPlainFloat16) { expect_as_good_as_plain<Float16>(GetParam(), 2, 1.3e-3); }
+TEST_P(HktCuda, Float32IsAsGoodAsPlainFloat32) { expect_as_good_as_plain<float>(GetParam(), 4, 1e-6); }
+TEST_P(HktCuda, Float64EqualsReference) { expect_as_good_as_plain<double>(GetParam(), 4, 1e-13); }
+
+TEST_P(HktCuda, SameBitsFromRunToRun) {
+  HktData<BFloat16> one(GetParam()), two(GetParam());
+  run_on_gpu(one);
+  run_on_gpu(two);
+  each_result(one, two, GetParam().bias == BiasKind::kFull, [&](const std::string& name, const auto& a, const auto& b) {
+    EXPECT_EQ(std::memcmp(a.raw().data(), b.raw().data(), a.raw().size() * sizeof(a.raw()[0])), 0) << name;
+  });
+}
+
+TEST(HktCudaWeights, ZeroAndOneHotWeights) {
+  STRATA_NEEDS_GPU();
+  for (const int hot : {0, 1, 2}) {
+    HktData<BFloat16> d({"one_hot", 1, 2, 2, 150, 3, 32, 32, true});
+    d.weights.fill(0);
+    for (int64_t h = 0; h < 2; ++h) d.weights(0, 0, h, hot) = 1.0f;
+    HktData<double> exact(d.spec);
+    exact.copy_inputs_from(d);
+    run_on_gpu(d);
+    ASSERT_TRUE(hkt_forward_ref(exact.problem(), exact.outputs()).ok());
+    ASSERT_TRUE(hkt_backward_ref(exact.problem(), exact.outputs(), exact.gradients()).ok());
+    EXPECT_LT(relative_error(d.out, exact.out), 1e-2) << hot;
+    EXPECT_LT(relative_error(d.dweights, exact.dweights), 2e-2) << hot;
+  }
+}
+
+TEST(HktCudaNan, PaddingMayHoldAnything) {
+  STRATA_NEEDS_GPU();
+  const HktCase spec{"nan", 2, 2, 2, 140, 3, 64, 64, false, {70, 140}};
+  HktData<BFloat16> clean(spec), dirty(spec);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (int64_t t = 70; t < 140; ++t) {
+    for (Array<BFloat16>* array : {&dirty.q[0], &dirty.k[0], &dirty.v, &dirty.dout}) (*array)(0, 1, t, 3) = BFloat16(nan);
+  }
+  run_on_gpu(clean);
+  run_on_gpu(dirty);
+  each_result(dirty, clean, false, [&](const std::string& name, const auto& got, const auto& want) {
+    EXPECT_EQ(relative_error(got, want), 0.0) << name;
+  });
+}
+
+TEST(HktCudaErrors, MistakesAreNamed) {
+  STRATA_NEEDS_GPU();
+  HktData<float> d({"errors", 2, 2, 2, 8, 2, 4, 4, false, {}, BiasKind::kShared});
+  HktProblem p = d.problem();
+  EXPECT_NE(cuda::hkt_backward(p, d.outputs(), d.gradients(), &p, nullptr).message().find("broadcasts"), std::string::npos);
+  p.levels = 9;
+  EXPECT_NE(cuda::hkt_forward(p, d.outputs(), nullptr).message().find("levels: expected 1 to 8"), std::string::npos);
+  p = d.problem();
+  p.v.data = nullptr;
+  EXPECT_NE(cuda::hkt_forward(p, d.outputs(), nullptr).message().find("v: expected a pointer"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace strata::test
