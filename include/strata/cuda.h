@@ -17,6 +17,11 @@ using Stream = void*;  // a cudaStream_t; null is the default stream
 // Whether there is a GPU these kernels run on; the status says why not.
 Status available();
 
+// Which kernels may be chosen: the best for the problem and the chip, those that any chip from compute capability 8.0 on
+// can run, or those without tensor cores. For tests and comparisons; STRATA_CUDA_KERNELS=best|common|plain does the same.
+enum class Kernels { kBest, kCommon, kPlain };
+void set_kernels(Kernels kernels);
+
 // bfloat16 and float16 with 1 to 5 levels run on tensor cores; float32, float64 and more levels on plain kernels. With
 // a bias gradient the bias must not broadcast: dbias has one place per batch and head. `workspace` is device memory.
 Status hkt_forward(const HktProblem& problem, const HktOutputs& outputs, Stream stream);

@@ -1,5 +1,6 @@
 // The public calls for HKT on CUDA: check, choose a kernel, launch.
 #include "core/hkt_check.h"
+#include "cuda/choice.h"
 #include "cuda/cuda_status.h"
 #include "cuda/hkt_cuda_kernels.h"
 #include "strata/cuda.h"
@@ -9,9 +10,18 @@ namespace {
 
 // What the tensor-core kernels take; shared memory ends at large heads with many levels.
 bool fits_tensor_cores(const HktProblem& p) {
+  if (allowed_kernels() == Kernels::kPlain) return false;
   if (p.dtype != DType::kBFloat16 && p.dtype != DType::kFloat16) return false;
   const int widest = p.head_size > p.value_size ? p.head_size : p.value_size;
   return p.levels <= (widest > 128 ? 3 : 5);
+}
+
+cudaError_t forward_on_tensor_cores(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
+#ifdef STRATA_HOPPER
+  if (allowed_kernels() == Kernels::kBest && on_hopper() && hkt_forward_fits_hopper(p, o))
+    return hkt_forward_hopper(p, o, stream);
+#endif
+  return hkt_forward_tensor_cores(p, o, stream);
 }
 
 Status check_bias_gradient(const HktProblem& p, const HktGradients& g) {
@@ -27,7 +37,7 @@ Status hkt_forward(const HktProblem& p, const HktOutputs& o, Stream stream) {
   if (Status s = hkt_check(p, o, On::kDevice); !s.ok()) return s;
   if (p.batch == 0 || p.tokens == 0) return {};
   const auto queue = static_cast<cudaStream_t>(stream);
-  return cuda_status(fits_tensor_cores(p) ? hkt_forward_tensor_cores(p, o, queue) : hkt_forward_plain(p, o, queue),
+  return cuda_status(fits_tensor_cores(p) ? forward_on_tensor_cores(p, o, queue) : hkt_forward_plain(p, o, queue),
                      "HKT forward");
 }
 

@@ -14,6 +14,10 @@ size_t hkt_backward_workspace_tensor_cores(const HktProblem& p);
 cudaError_t hkt_backward_tensor_cores(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace,
                                       cudaStream_t stream);
 
+// Hopper alone (sm_90a), and what fits: 1 to 3 levels, heads up to 128, no bias, rows of 16-byte pieces.
+bool hkt_forward_fits_hopper(const HktProblem& p, const HktOutputs& o);
+cudaError_t hkt_forward_hopper(const HktProblem& p, const HktOutputs& o, cudaStream_t stream);
+
 // Any storage type and up to kMaxLevels levels, slowly.
 cudaError_t hkt_forward_plain(const HktProblem& p, const HktOutputs& o, cudaStream_t stream);
 size_t hkt_backward_workspace_plain(const HktProblem& p);

@@ -78,6 +78,10 @@ std::vector<HktCase> gpu_cases() {
   cases.push_back({"gpu_l4_wide", 1, 1, 1, 200, 4, 128, 64, false});
   cases.push_back({"gpu_l5_256", 1, 1, 1, 150, 5, 256, 256, true});
   cases.push_back({"gpu_l3_256", 1, 2, 1, 150, 3, 200, 256, true});
+  cases.push_back({"gpu_l3_long", 1, 2, 2, 1100, 3, 64, 64, true, {1050}});
+  cases.push_back({"gpu_l3_long_wide", 1, 1, 1, 777, 3, 128, 128, false});
+  cases.push_back({"gpu_l2_long", 1, 2, 1, 640, 2, 96, 80, true});
+  cases.push_back({"gpu_flat_long", 2, 1, 1, 600, 1, 128, 128, true, {600, 300}});
   cases.push_back({"gpu_flat_odd", 1, 2, 2, 257, 1, 40, 72, true});
   return cases;
 }
@@ -88,6 +92,12 @@ class HktCuda : public testing::TestWithParam<HktCase> {
 };
 INSTANTIATE_TEST_SUITE_P(Cases, HktCuda, testing::ValuesIn(gpu_cases()),
                          [](const auto& info) { return info.param.name; });
+
+TEST_P(HktCuda, BFloat16OnTheKernelsOfEveryChip) {
+  cuda::set_kernels(cuda::Kernels::kCommon);
+  expect_as_good_as_plain<BFloat16>(GetParam(), 2, 5e-3);
+  cuda::set_kernels(cuda::Kernels::kBest);
+}
 
 // Tensor cores take P and dS rounded to S, which in the smallest cases is all the error there is: a rounding or two.
 TEST_P(HktCuda, BFloat16IsWithinTwiceOfPlainBFloat16) { expect_as_good_as_plain<BFloat16>(GetParam(), 2, 5e-3); }

@@ -1,0 +1,314 @@
+// HKT forward on Hopper (sm_90a), for the common case: 1 to 3 levels, head sizes up to 128, no bias. A block has 256
+// queries: two warpgroups of 128, two products of 64 rows each, and a third warpgroup that brings keys and values. The
+// arrangement of rows and keys is that of hkt_scores.cuh, with 64 rows in place of 16: slot r of product a is row
+// 2r + a, level 1 has one product of 64 rows, and level 2 one with every row twice.
+#include <cmath>
+
+#include "cuda/hkt_cuda_kernels.h"
+#include "cuda/hkt_scores.cuh"
+#include "cuda/wgmma.cuh"
+
+namespace strata::cuda {
+namespace {
+
+constexpr int kGroupRows = 128, kGroups = 2, kRows = kGroupRows * kGroups, kThreads = 128 * (kGroups + 1);
+
+// Shared memory of a block, in bytes from its start. P: panels of 64 channels.
+template <int D, int kLevels>
+struct Plan {
+  static constexpr int P = D / 64, kKeys = D == 64 ? 128 : 64, kStages = D == 64 ? 3 : 2;
+  static constexpr int kQueryTile = 64 * 128 * P;
+  static constexpr int kQueryTiles = 2 + (kLevels - 1);  // per group: two products of level 0, one of each other
+  __host__ __device__ static constexpr int keys_of(int level) { return kKeys >> level; }
+  __host__ __device__ static constexpr int key_tile(int level) {  // within a stage
+    int begin = 0;
+    for (int l = 0; l < level; ++l) begin += keys_of(l) * 128 * P;
+    return begin;
+  }
+  static constexpr int kValues = key_tile(kLevels), kStage = kValues + kKeys * 128 * P;
+  static constexpr int kQueries = 0, kKeyStages = kGroups * kQueryTiles * kQueryTile;
+  static constexpr int kBarriers = kKeyStages + kStages * kStage;  // queries, full[stages], empty[stages]
+  static constexpr int kSize = kBarriers + 8 * (1 + 2 * kStages) + 1024;  // the start is rounded up to 1024
+};
+
+// One thread's share of the rows slot(0), slot(1), .. of a tile with `rows` rows.
+template <int D, class T, class Row>
+__device__ inline void bring_tile(uint32_t tile, int rows, Rows<const T> from, int limit, int channels, const Row& row) {
+  constexpr int kChunks = D / 8;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  for (int item = thread; item < rows * kChunks; item += 128) {
+    const int slot = item / kChunks, chunk = item % kChunks, at = row(slot);
+    const int bytes = at < limit ? 2 * min(8, max(0, channels - chunk * 8)) : 0;
+    copy_async(tile + panel_offset(rows, slot, chunk), bytes > 0 ? &from.at(at, chunk * 8) : from.data, bytes);
+  }
+}
+
+template <class T, int D, int kLevels>
+__device__ void bring(const HktProblem& p, uint32_t memory, uint32_t barriers, int batch, int head, int first_row,
+                      int limit, int blocks) {
+  using M = Plan<D, kLevels>;
+  const int key_head = head / static_cast<int>(p.heads / p.key_heads);
+  for (int group = 0; group < kGroups; ++group) {
+    const uint32_t tiles = memory + M::kQueries + group * M::kQueryTiles * M::kQueryTile;
+    const int first = first_row + group * kGroupRows;
+    for (int a = 0; a < 2; ++a)
+      bring_tile<D>(tiles + a * M::kQueryTile, 64, rows_of<const T>(p.q[0], batch, head), limit, p.head_size,
+                    [&](int slot) { return first + 2 * slot + a; });
+#pragma unroll
+    for (int l = 1; l < kLevels; ++l)
+      bring_tile<D>(tiles + (l + 1) * M::kQueryTile, 64, rows_of<const T>(p.q[l], batch, head),
+                    (limit + (1 << l) - 1) >> l, p.head_size,
+                    [&](int slot) { return (first >> l) + (slot >> (l - 1)); });
+  }
+  commit_copies();
+  const Rows<const T> values = rows_of<const T>(p.v, batch, key_head);
+  for (int block = 0; block < blocks; ++block) {
+    const int stage = block % M::kStages, round = block / M::kStages;
+    if (round > 0) barrier_wait(barriers + 8 * (1 + M::kStages + stage), (round - 1) & 1);
+    const uint32_t tile = memory + M::kKeyStages + stage * M::kStage;
+    const int first = block * M::kKeys;
+#pragma unroll
+    for (int l = 0; l < kLevels; ++l)
+      bring_tile<D>(tile + M::key_tile(l), M::keys_of(l), rows_of<const T>(p.k[l], batch, key_head),
+                    (limit + (1 << l) - 1) >> l, p.head_size, [&](int slot) {
+                      return (first >> l) + slot % 8 * (M::keys_of(l) / 8) + slot / 8;
+                    });
+    bring_tile<D>(tile + M::kValues, M::kKeys, values, limit, p.value_size,
+                  [&](int slot) { return first + slot % 8 * (M::kKeys / 8) + slot / 8; });
+    commit_copies();
+    // What was asked for one step ago is here.
+    wait_copies<1>();
+    fence_shared();
+    barrier_arrive(barriers + 8 * (block == 0 ? 0 : 1 + (block - 1) % M::kStages));
+  }
+  wait_copies<0>();
+  fence_shared();
+  barrier_arrive(barriers + 8 * (blocks == 0 ? 0 : 1 + (blocks - 1) % M::kStages));
+}
+
+// acc (+)= queries x keys of one level, over D channels.
+template <class T, int D, int kCount>
+__device__ inline void level_product(float (&acc)[kCount], uint32_t queries, uint32_t keys, bool add) {
+  constexpr int kKeys = kCount * 2;
+#pragma unroll
+  for (int kk = 0; kk < D / 16; ++kk) {
+    const uint32_t channel = (kk % 4) * 32;
+    shared_product(acc, operand(queries + kk / 4 * 64 * 128 + channel), operand(keys + kk / 4 * kKeys * 128 + channel),
+                   kk > 0 || add, T());
+  }
+}
+
+template <int kFine, int kCoarse>
+__device__ inline void start_from(float (&fine)[kFine], const float (&coarse)[kCoarse], float down) {
+#pragma unroll
+  for (int i = 0; i < kFine; ++i) fine[i] = coarse[(i / 8) * 4 + i % 4] * down;
+}
+
+template <class T, int D, int kLevels>
+__device__ void attend(const HktProblem& p, const HktOutputs& o, uint32_t memory, uint32_t barriers, int batch,
+                       int head, int first_row, int limit, int blocks) {
+  using M = Plan<D, kLevels>;
+  constexpr int kKeys = M::kKeys, kTiles = kKeys / 8, kScores = kKeys / 2;  // numbers a thread has of 64 rows
+  const int group = static_cast<int>(threadIdx.x) / 128 - 1, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int own_first = first_row + group * kGroupRows;
+  const uint32_t queries = memory + M::kQueries + group * M::kQueryTiles * M::kQueryTile;
+  const LevelWeights w = level_weights(static_cast<const float*>(p.weights) + head * p.levels, p.levels);
+  const float full_scale = w.finest * static_cast<float>(p.scale) * kLog2e, factor = fabsf(full_scale);
+
+  float out[2][D / 2], peak[2][2], sum[2][2] = {};
+#pragma unroll
+  for (int i = 0; i < D / 2; ++i) out[0][i] = out[1][i] = 0;
+  for (auto& half : peak) half[0] = half[1] = -INFINITY;
+  barrier_wait(barriers, 0);
+
+  for (int block = 0; block < blocks; ++block) {
+    const int stage = block % M::kStages, first_key = block * kKeys;
+    barrier_wait(barriers + 8 * (1 + stage), block / M::kStages & 1);
+    const uint32_t tile = memory + M::kKeyStages + stage * M::kStage;
+
+    float s[2][kScores];
+    if constexpr (kLevels > 1) {
+      float level1[kScores / 2];
+      if constexpr (kLevels > 2) {
+        float level2[kScores / 4];
+        products_begin();
+        level_product<T, D>(level2, queries + 3 * M::kQueryTile, tile + M::key_tile(2), false);
+        products_commit();
+        products_wait<0>();
+        start_from(level1, level2, w.down[1]);
+      }
+      products_begin();
+      level_product<T, D>(level1, queries + 2 * M::kQueryTile, tile + M::key_tile(1), kLevels > 2);
+      products_commit();
+      products_wait<0>();
+      start_from(s[0], level1, w.down[0]);
+      start_from(s[1], level1, w.down[0]);
+    }
+    products_begin();
+#pragma unroll
+    for (int a = 0; a < 2; ++a) {
+      level_product<T, D>(s[a], queries + a * M::kQueryTile, tile, kLevels > 1);
+      products_commit();
+    }
+
+    const bool edge = first_key + kKeys > limit || (p.causal && first_key + kKeys > own_first + 1) ||
+                      own_first + kGroupRows > limit;
+#pragma unroll
+    for (int a = 0; a < 2; ++a) {
+      // The first product is done, and the other one goes on while its softmax is computed; then it is the turn of the
+      // values of the first.
+      products_wait<1>();
+      if (full_scale < 0) {
+#pragma unroll
+        for (int i = 0; i < kScores; ++i) s[a][i] = -s[a][i];
+      }
+      if (edge) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int row = own_first + row_of_slot(a, warp * 16 + lane / 4 + half * 8);
+          const int visible = row < limit ? (p.causal ? min(limit, row + 1) : limit) : 0;
+#pragma unroll
+          for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              if (first_key + key_of_slot<kTiles>(n, 2 * (lane % 4) + e) >= visible) s[a][4 * n + 2 * half + e] = -INFINITY;
+            }
+          }
+        }
+      }
+      float shrink[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float top = peak[a][half];
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) top = fmaxf(top, fmaxf(s[a][4 * n + 2 * half], s[a][4 * n + 2 * half + 1]));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+        const float base = top == -INFINITY ? 0.0f : top * factor;
+        shrink[half] = fast_exp2(peak[a][half] * factor - base);
+        peak[a][half] = top;
+        float add = 0;
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float& x = s[a][4 * n + 2 * half + e];
+            x = fast_exp2(x * factor - base);
+            add += x;
+          }
+        }
+        sum[a][half] = sum[a][half] * shrink[half] + add;
+      }
+#pragma unroll
+      for (int i = 0; i < D / 2; ++i) out[a][i] *= shrink[i / 2 % 2];
+      uint32_t weight[kKeys / 16][4];
+#pragma unroll
+      for (int kk = 0; kk < kKeys / 16; ++kk) {
+#pragma unroll
+        for (int r = 0; r < 4; ++r) weight[kk][r] = pack(s[a][8 * kk + 2 * r], s[a][8 * kk + 2 * r + 1], T());
+      }
+      products_begin();
+#pragma unroll
+      for (int kk = 0; kk < kKeys / 16; ++kk)
+        register_product(out[a], weight[kk], operand(tile + M::kValues + kk * 16 * 128, kKeys * 128), T());
+      products_commit();
+    }
+    products_wait<0>();
+    if (threadIdx.x % 128 == 0) barrier_arrive(barriers + 8 * (1 + M::kStages + stage));
+  }
+
+  const Rows<T> result = rows_of<T>(o.out, batch, head);
+  float* lse = static_cast<float*>(o.lse) + (static_cast<int64_t>(batch) * p.heads + head) * p.tokens;
+#pragma unroll
+  for (int a = 0; a < 2; ++a) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float total = sum[a][half];
+      total += __shfl_xor_sync(~0u, total, 1);
+      total += __shfl_xor_sync(~0u, total, 2);
+      const int row = own_first + row_of_slot(a, warp * 16 + lane / 4 + half * 8);
+      if (row >= p.tokens) continue;
+      const float inverse = total > 0 ? 1.0f / total : (total == 0 ? 0.0f : total);  // NaN stays NaN
+      if (lane % 4 == 0) lse[row] = total == 0 ? -INFINITY : peak[a][half] * factor * kLn2 + logf(total);
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        const int channel = n * 8 + 2 * (lane % 4);
+        if (channel < p.value_size)
+          reinterpret_cast<uint32_t&>(result.at(row, channel)) =
+              pack(out[a][4 * n + 2 * half] * inverse, out[a][4 * n + 2 * half + 1] * inverse, T());
+      }
+    }
+  }
+}
+
+template <class T, int D, int kLevels>
+__global__ void __launch_bounds__(kThreads, 1)
+    hkt_forward_hopper_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o) {
+  using M = Plan<D, kLevels>;
+  extern __shared__ unsigned char raw[];
+  const uint32_t memory = (shared_address(raw) + 1023) / 1024 * 1024, barriers = memory + M::kBarriers;
+  const int batch = static_cast<int>(blockIdx.z), head = static_cast<int>(blockIdx.y);
+  // The last rows see most keys, and go first.
+  const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows, tokens = static_cast<int>(p.tokens);
+  const int limit = p.lengths == nullptr ? tokens : static_cast<int>(max(int64_t{0}, min(p.lengths[batch], p.tokens)));
+  const int end = p.causal ? min(limit, first_row + kRows) : limit;
+  const int blocks = first_row < limit ? (end + M::kKeys - 1) / M::kKeys : 0;
+  if (threadIdx.x == 0) {
+    barrier_init(barriers, 128);
+    for (int stage = 0; stage < M::kStages; ++stage) {
+      barrier_init(barriers + 8 * (1 + stage), 128);
+      barrier_init(barriers + 8 * (1 + M::kStages + stage), kGroups);
+    }
+    fence_shared();
+  }
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    fewer_registers<40>();
+    bring<T, D, kLevels>(p, memory, barriers, batch, head, first_row, limit, blocks);
+  } else {
+    more_registers<232>();
+    attend<T, D, kLevels>(p, o, memory, barriers, batch, head, first_row, limit, blocks);
+  }
+}
+
+template <class T, int D, int kLevels>
+cudaError_t launch(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
+  const auto kernel = hkt_forward_hopper_kernel<T, D, kLevels>;
+  constexpr int kMemory = Plan<D, kLevels>::kSize;
+  if (const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemory);
+      e != cudaSuccess)
+    return e;
+  const dim3 grid(static_cast<unsigned>((p.tokens + kRows - 1) / kRows), static_cast<unsigned>(p.heads),
+                  static_cast<unsigned>(p.batch));
+  kernel<<<grid, kThreads, kMemory, stream>>>(p, o);
+  return cudaGetLastError();
+}
+
+template <class T>
+cudaError_t launch(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
+  const bool small = p.head_size <= 64 && p.value_size <= 64;
+  switch (p.levels) {
+    case 1:
+      return small ? launch<T, 64, 1>(p, o, stream) : launch<T, 128, 1>(p, o, stream);
+    case 2:
+      return small ? launch<T, 64, 2>(p, o, stream) : launch<T, 128, 2>(p, o, stream);
+    default:
+      return small ? launch<T, 64, 3>(p, o, stream) : launch<T, 128, 3>(p, o, stream);
+  }
+}
+
+}  // namespace
+
+bool hkt_forward_fits_hopper(const HktProblem& p, const HktOutputs& o) {
+  if (p.levels > 3 || p.head_size > 128 || p.value_size > 128 || p.bias.data != nullptr) return false;
+  bool wide = is_wide(p.v, p.value_size) && is_wide(o.out, p.value_size);
+  for (int l = 0; l < p.levels; ++l) wide = wide && is_wide(p.q[l], p.head_size) && is_wide(p.k[l], p.head_size);
+  return wide;
+}
+
+cudaError_t hkt_forward_hopper(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
+  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, o, stream) : launch<__half>(p, o, stream);
+}
+
+}  // namespace strata::cuda
