@@ -25,7 +25,8 @@ std::atomic<Kernels>& choice() {
 void set_kernels(Kernels kernels) { choice() = kernels; }
 Kernels allowed_kernels() { return choice(); }
 
-bool on_hopper() {
+bool use_hopper() {
+  if (allowed_kernels() != Kernels::kBest) return false;
   int device = 0, major = 0, minor = 0;
   return cudaGetDevice(&device) == cudaSuccess &&
          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&

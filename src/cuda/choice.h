@@ -6,6 +6,6 @@
 namespace strata::cuda {
 
 Kernels allowed_kernels();
-bool on_hopper();  // the current device has compute capability 9.0
+bool use_hopper();  // the current device has compute capability 9.0, and its own kernels are allowed
 
 }  // namespace strata::cuda

@@ -7,6 +7,7 @@
 // P and G go to shared memory, as operands of the second round of products, whose rows are spread over all warps.
 #include <cmath>
 
+#include "cuda/choice.h"
 #include "cuda/hkt_cuda_kernels.h"
 #include "cuda/hkt_scores.cuh"
 
@@ -389,6 +390,13 @@ cudaError_t launch_both(const HktProblem& p, const HktOutputs& o, const HktGradi
   return launch_owner<T, D, false>(p, o, g, extra, stream);
 }
 
+cudaError_t sum_weights(const HktProblem& p, const float* parts, int64_t blocks, const HktGradients& g,
+                        cudaStream_t stream) {
+  weight_kernel<<<static_cast<unsigned>((p.heads * p.levels + 127) / 128), 128, 0, stream>>>(
+      p, parts, static_cast<int>(blocks), static_cast<float*>(g.dweights));
+  return cudaGetLastError();
+}
+
 template <class T>
 cudaError_t launch(const HktProblem& p, const HktOutputs& o, const HktGradients& g, float* workspace,
                    cudaStream_t stream) {
@@ -397,6 +405,13 @@ cudaError_t launch(const HktProblem& p, const HktOutputs& o, const HktGradients&
   for (int l = 0; l < p.levels; ++l)
     extra.wide = extra.wide && is_wide(p.q[l], p.head_size) && is_wide(p.k[l], p.head_size);
   delta_kernel<T><<<static_cast<unsigned>((lines + 7) / 8), 256, 0, stream>>>(p, o, g, workspace);
+#ifdef STRATA_HOPPER
+  if (use_hopper() && hkt_backward_fits_hopper(p, g)) {
+    if (const cudaError_t e = hkt_backward_hopper(p, o, g, workspace, extra.weight_parts, stream); e != cudaSuccess)
+      return e;
+    return sum_weights(p, extra.weight_parts, hkt_backward_hopper_blocks(p), g, stream);
+  }
+#endif
   if (g.dbias.data != nullptr)
     zero_bias_kernel<T><<<static_cast<unsigned>((lines * p.tokens + 255) / 256), 256, 0, stream>>>(p, g.dbias);
   const int widest = p.head_size > p.value_size ? p.head_size : p.value_size;
@@ -404,9 +419,7 @@ cudaError_t launch(const HktProblem& p, const HktOutputs& o, const HktGradients&
                         : widest <= 128 ? launch_both<T, 128>(p, o, g, extra, stream)
                                         : launch_both<T, 256>(p, o, g, extra, stream);
   if (e != cudaSuccess) return e;
-  weight_kernel<<<static_cast<unsigned>((p.heads * p.levels + 127) / 128), 128, 0, stream>>>(
-      p, extra.weight_parts, static_cast<int>(blocks), static_cast<float*>(g.dweights));
-  return cudaGetLastError();
+  return sum_weights(p, extra.weight_parts, blocks, g, stream);
 }
 
 }  // namespace

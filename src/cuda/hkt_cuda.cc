@@ -18,8 +18,7 @@ bool fits_tensor_cores(const HktProblem& p) {
 
 cudaError_t forward_on_tensor_cores(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
 #ifdef STRATA_HOPPER
-  if (allowed_kernels() == Kernels::kBest && on_hopper() && hkt_forward_fits_hopper(p, o))
-    return hkt_forward_hopper(p, o, stream);
+  if (use_hopper() && hkt_forward_fits_hopper(p, o)) return hkt_forward_hopper(p, o, stream);
 #endif
   return hkt_forward_tensor_cores(p, o, stream);
 }

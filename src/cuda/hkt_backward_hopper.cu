@@ -1,0 +1,463 @@
+// HKT backward on Hopper (sm_90a), for the common case: 1 to 3 levels, head sizes up to 128, no bias. As in
+// hkt_backward_cuda.cu, one kernel owns keys and one owns queries, so that nothing is added to by two blocks. The own
+// side gives the rows of the products: 128 per block, two warpgroups of 64, and a third that brings the other side in
+// tiles of 64. Scores and dS never leave the registers: rounded, they are the left operand of the second products.
+//
+// Of 16 rows of a warp, slots g and g + 8 are rows 2g and 2g + 1, so the rows of level 1 and 2 are repeated; sums over
+// them are taken in float32 at the end. The other side stands as in hkt_scores.cuh, and its sums are taken in registers.
+//
+// With heads of 128 channels the sums of all levels do not fit into the registers; there the coarse levels have
+// kernels of their own, which compute the scores once more.
+#include <cmath>
+
+#include "cuda/hkt_cuda_kernels.h"
+#include "cuda/hkt_scores.cuh"
+#include "cuda/wgmma.cuh"
+
+namespace strata::cuda {
+namespace {
+
+constexpr int kGroups = 2, kRows = 64 * kGroups, kThreads = 128 * (kGroups + 1);
+constexpr int kOther = 64, kTiles = kOther / 8, kScores = kOther / 2;  // the other side's tile; numbers of a thread
+
+enum class Part { kAll, kFine, kCoarse };
+
+// Shared memory of a block, in bytes from its start. P: panels of 64 channels.
+template <int D, int kLevels>
+struct Plan {
+  static constexpr int P = D / 64, kStages = D == 64 ? 3 : 2;
+  static constexpr int kOwnTile = 64 * 128 * P, kOwnTiles = kLevels + 1;  // per group: the levels, and v or dout
+  __host__ __device__ static constexpr int rows_of_level(int level) { return kOther >> level; }
+  __host__ __device__ static constexpr int tile(int level) {  // within a stage; kLevels: v or dout
+    int begin = 0;
+    for (int l = 0; l < level; ++l) begin += rows_of_level(l) * 128 * P;
+    return begin;
+  }
+  static constexpr int kNumbers = tile(kLevels) + kOther * 128 * P;  // lse and D of the queries of a stage
+  static constexpr int kStage = kNumbers + 1024;
+  static constexpr int kStagesBegin = kGroups * kOwnTiles * kOwnTile;
+  static constexpr int kBarriers = kStagesBegin + kStages * kStage;  // own, full[stages], empty[stages]
+  static constexpr int kSize = kBarriers + 8 * (1 + 2 * kStages) + 1024;
+};
+
+__host__ __device__ constexpr int own_row(int slot) { return (slot & ~15) + 2 * (slot & 7) + (slot >> 3 & 1); }
+__host__ __device__ constexpr int other_row(int level, int slot) {
+  return slot % 8 * ((kOther >> level) / 8) + slot / 8;
+}
+
+struct Arguments {
+  HktProblem p;
+  HktOutputs o;
+  HktGradients g;
+  const float* deltas;
+  float* weight_parts;
+};
+
+template <int D, class T, class Row>
+__device__ inline void bring_tile(uint32_t tile, int rows, Rows<const T> from, int limit, int channels, const Row& row) {
+  constexpr int kChunks = D / 8;
+  for (int item = static_cast<int>(threadIdx.x); item < rows * kChunks; item += 128) {
+    const int slot = item / kChunks, chunk = item % kChunks, at = row(slot);
+    const int bytes = at < limit ? 2 * min(8, max(0, channels - chunk * 8)) : 0;
+    copy_async(tile + panel_offset(rows, slot, chunk), bytes > 0 ? &from.at(at, chunk * 8) : from.data, bytes);
+  }
+}
+
+// What a block meets of the other side: for every head, blocks first .. last - 1.
+struct Walk {
+  int first_head, heads, first, last, limit, batch, own_first;
+};
+
+template <class T, int D, int kLevels, bool kOwnKeys>
+__device__ void bring(const Arguments& a, const Walk& walk, uint32_t memory, unsigned char* start, uint32_t barriers) {
+  using M = Plan<D, kLevels>;
+  const HktProblem& p = a.p;
+  const int group_size = static_cast<int>(p.heads / p.key_heads), key_head = walk.first_head / group_size;
+  const ConstView* const own = kOwnKeys ? p.k : p.q;
+  const ConstView* const others = kOwnKeys ? p.q : p.k;
+  const ConstView& own_extra = kOwnKeys ? p.v : a.g.dout;
+  const ConstView& other_extra = kOwnKeys ? a.g.dout : p.v;
+  const int own_head = kOwnKeys ? key_head : walk.first_head;
+  for (int group = 0; group < kGroups; ++group) {
+    const uint32_t tiles = memory + group * M::kOwnTiles * M::kOwnTile;
+    const int first = walk.own_first + 64 * group;
+#pragma unroll
+    for (int l = 0; l < kLevels; ++l) {
+      if (l < p.levels)
+        bring_tile<D>(tiles + l * M::kOwnTile, 64, rows_of<const T>(own[l], walk.batch, own_head),
+                      (walk.limit + (1 << l) - 1) >> l, p.head_size,
+                      [&](int slot) { return (first + own_row(slot)) >> l; });
+    }
+    bring_tile<D>(tiles + kLevels * M::kOwnTile, 64, rows_of<const T>(own_extra, walk.batch, own_head), walk.limit,
+                  p.value_size, [&](int slot) { return first + own_row(slot); });
+  }
+  commit_copies();
+  int step = 0;
+  for (int head = walk.first_head; head < walk.first_head + walk.heads; ++head) {
+    const int other_head = kOwnKeys ? head : key_head;
+    const int64_t line = (static_cast<int64_t>(walk.batch) * p.heads + head) * p.tokens;
+    for (int block = walk.first; block < walk.last; ++block, ++step) {
+      const int stage = step % M::kStages, round = step / M::kStages, first = block * kOther;
+      if (round > 0) barrier_wait(barriers + 8 * (1 + M::kStages + stage), (round - 1) & 1);
+      const uint32_t tile = memory + M::kStagesBegin + stage * M::kStage;
+#pragma unroll
+      for (int l = 0; l < kLevels; ++l) {
+        if (l < p.levels)
+          bring_tile<D>(tile + M::tile(l), M::rows_of_level(l), rows_of<const T>(others[l], walk.batch, other_head),
+                        (walk.limit + (1 << l) - 1) >> l, p.head_size,
+                        [&](int slot) { return (first >> l) + other_row(l, slot); });
+      }
+      bring_tile<D>(tile + M::tile(kLevels), kOther, rows_of<const T>(other_extra, walk.batch, other_head), walk.limit,
+                    p.value_size, [&](int slot) { return first + other_row(0, slot); });
+      if (kOwnKeys && threadIdx.x < kOther) {
+        // A query that sees nothing has lse = -inf; +inf makes all its weights zero.
+        const int slot = static_cast<int>(threadIdx.x), at = first + other_row(0, slot);
+        const float lse = at < walk.limit ? static_cast<const float*>(a.o.lse)[line + at] : -INFINITY;
+        float* numbers = reinterpret_cast<float*>(start + (tile - memory) + M::kNumbers);
+        numbers[slot] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+        numbers[kOther + slot] = at < walk.limit ? a.deltas[line + at] : 0.0f;
+      }
+      commit_copies();
+      wait_copies<1>();  // what was asked for one step ago is here
+      fence_shared();
+      barrier_arrive(barriers + 8 * (step == 0 ? 0 : 1 + (step - 1) % M::kStages));
+    }
+  }
+  wait_copies<0>();
+  fence_shared();
+  barrier_arrive(barriers + 8 * (step == 0 ? 0 : 1 + (step - 1) % M::kStages));
+}
+
+// acc (+)= own rows x other rows, over D channels.
+template <class T, int D, int kCount>
+__device__ inline void score_product(float (&acc)[kCount], uint32_t own, uint32_t other, bool add) {
+#pragma unroll
+  for (int kk = 0; kk < D / 16; ++kk) {
+    const uint32_t channel = (kk % 4) * 32;
+    shared_product(acc, operand(own + kk / 4 * 64 * 128 + channel), operand(other + kk / 4 * kCount * 2 * 128 + channel),
+                   kk > 0 || add, T());
+  }
+}
+
+template <int kFine, int kCoarse>
+__device__ inline void start_from(float (&fine)[kFine], const float (&coarse)[kCoarse], float down) {
+#pragma unroll
+  for (int i = 0; i < kFine; ++i) fine[i] = coarse[(i / 8) * 4 + i % 4] * down;
+}
+
+// x as the left operand of products over its columns.
+template <class T, int kCount>
+__device__ inline void to_operand(uint32_t (&packed)[kCount / 8][4], const float (&x)[kCount], float factor) {
+#pragma unroll
+  for (int kk = 0; kk < kCount / 8; ++kk) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) packed[kk][r] = pack(x[8 * kk + 2 * r] * factor, x[8 * kk + 2 * r + 1] * factor, T());
+  }
+}
+template <class T, int D, int kSteps>
+__device__ inline void gradient_product(float (&acc)[D / 2], const uint32_t (&left)[kSteps][4], uint32_t rows) {
+#pragma unroll
+  for (int kk = 0; kk < kSteps; ++kk)
+    register_product(acc, left[kk], operand(rows + kk * 16 * 128, kSteps * 16 * 128), T());
+}
+// Sums over neighbouring columns: of tiles 2m and 2m + 1.
+template <int kCount>
+__device__ inline void pair_sums(float (&coarse)[kCount / 2], const float (&fine)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) coarse[i] = fine[(i / 4) * 8 + i % 4] + fine[(i / 4) * 8 + 4 + i % 4];
+}
+
+template <class T, int D, int kLevels, bool kOwnKeys, Part kPart>
+__device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t memory, const unsigned char* start,
+                       uint32_t barriers) {
+  using M = Plan<D, kLevels>;
+  constexpr bool kFine = kPart != Part::kCoarse, kLevel1 = kLevels > 1 && kPart != Part::kFine,
+                 kLevel2 = kLevels > 2 && kPart != Part::kFine;
+  const HktProblem& p = arguments.p;
+  const HktGradients& gr = arguments.g;
+  const int group = static_cast<int>(threadIdx.x) / 128 - 1, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32, tokens = static_cast<int>(p.tokens), limit = walk.limit;
+  const uint32_t own = memory + group * M::kOwnTiles * M::kOwnTile;
+  const int own_first = walk.own_first + 64 * group;
+  int rows[2];  // of this thread, in the sequence
+  for (int half = 0; half < 2; ++half) rows[half] = own_first + own_row(warp * 16 + lane / 4 + 8 * half);
+
+  float fine[kFine ? D / 2 : 1] = {}, values[kFine && kOwnKeys ? D / 2 : 1] = {};
+  float level1[kLevel1 ? D / 2 : 1] = {}, level2[kLevel2 ? D / 2 : 1] = {};
+  float lse2[2] = {}, delta[2] = {};
+  if (!kOwnKeys) {
+    const int64_t line = (static_cast<int64_t>(walk.batch) * p.heads + walk.first_head) * p.tokens;
+    for (int half = 0; half < 2; ++half) {
+      const float lse = rows[half] < limit ? static_cast<const float*>(arguments.o.lse)[line + rows[half]] : -INFINITY;
+      lse2[half] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+      delta[half] = rows[half] < limit ? arguments.deltas[line + rows[half]] : 0.0f;
+    }
+  }
+  barrier_wait(barriers, 0);
+
+  int step = 0;
+  for (int head = walk.first_head; head < walk.first_head + walk.heads; ++head) {
+    const float* a = static_cast<const float*>(p.weights) + head * p.levels;
+    const LevelWeights w = level_weights(a, p.levels);
+    const float full_scale = w.finest * static_cast<float>(p.scale) * kLog2e;
+    // What differs between the heads that share keys goes into the sums.
+    const float factor0 = kOwnKeys ? a[0] : 1.0f, factor1 = kOwnKeys && p.levels > 1 ? a[1] : 1.0f,
+                factor2 = kOwnKeys && p.levels > 2 ? a[2] : 1.0f;
+    for (int block = walk.first; block < walk.last; ++block, ++step) {
+      const int stage = step % M::kStages, other_first = block * kOther;
+      barrier_wait(barriers + 8 * (1 + stage), step / M::kStages & 1);
+      const uint32_t tile = memory + M::kStagesBegin + stage * M::kStage;
+      float s[kScores], dp[kScores];
+      if constexpr (kLevels > 1) {
+        float scores1[kScores / 2];
+        if constexpr (kLevels > 2) {
+          float scores2[kScores / 4];
+          products_begin();
+          score_product<T, D>(scores2, own + 2 * M::kOwnTile, tile + M::tile(2), false);
+          products_commit();
+          score_product<T, D>(dp, own + kLevels * M::kOwnTile, tile + M::tile(kLevels), false);
+          products_commit();
+          products_wait<1>();
+          start_from(scores1, scores2, w.down[1]);
+          products_begin();
+        }
+        score_product<T, D>(scores1, own + M::kOwnTile, tile + M::tile(1), kLevels > 2);
+        products_commit();
+        products_wait<0>();
+        start_from(s, scores1, w.down[0]);
+      }
+      products_begin();
+      score_product<T, D>(s, own, tile, kLevels > 1);
+      if constexpr (kLevels < 3) score_product<T, D>(dp, own + kLevels * M::kOwnTile, tile + M::tile(kLevels), false);
+      products_commit();
+      products_wait<0>();
+
+      const bool edge = other_first + kOther > limit || own_first + 64 > limit ||
+                        (p.causal && (kOwnKeys ? own_first + 64 > other_first + 1 : other_first + kOther > own_first + 1));
+      const float* numbers = reinterpret_cast<const float*>(start + (tile - memory) + M::kNumbers);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        float column_lse[2], column_delta[2];
+        if (kOwnKeys) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            column_lse[e] = numbers[8 * n + 2 * (lane % 4) + e];
+            column_delta[e] = numbers[kOther + 8 * n + 2 * (lane % 4) + e];
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& x = s[4 * n + i];
+          x = fast_exp2(x * full_scale - (kOwnKeys ? column_lse[i % 2] : lse2[i / 2]));
+          if (edge) {
+            const int other = other_first + key_of_slot<kTiles>(n, 2 * (lane % 4) + i % 2), mine = rows[i / 2];
+            const int query = kOwnKeys ? other : mine, key = kOwnKeys ? mine : other;
+            if (key >= limit || query >= limit || (p.causal && key > query)) x = 0;
+          }
+          float& d = dp[4 * n + i];
+          d = x == 0 ? 0.0f : x * (d - (kOwnKeys ? column_delta[i % 2] : delta[i / 2]));
+        }
+      }
+      uint32_t left[kFine && kOwnKeys ? kScores / 8 : 1][4];
+      if constexpr (kFine && kOwnKeys) to_operand<T>(left, s, 1.0f);
+      uint32_t left0[kFine ? kScores / 8 : 1][4];
+      if constexpr (kFine) to_operand<T>(left0, dp, factor0);
+      float sums1[kLevel1 ? kScores / 2 : 1];
+      uint32_t left1[kLevel1 ? kScores / 16 : 1][4], left2[kLevel2 ? kScores / 32 : 1][4];
+      if constexpr (kLevel1) {
+        pair_sums(sums1, dp);
+        to_operand<T>(left1, sums1, factor1);
+      }
+      if constexpr (kLevel2) {
+        float sums2[kScores / 4];
+        pair_sums(sums2, sums1);
+        to_operand<T>(left2, sums2, factor2);
+      }
+      products_begin();
+      if constexpr (kFine && kOwnKeys) gradient_product<T, D>(values, left, tile + M::tile(kLevels));
+      if constexpr (kFine) gradient_product<T, D>(fine, left0, tile);
+      if constexpr (kLevel1) gradient_product<T, D>(level1, left1, tile + M::tile(1));
+      if constexpr (kLevel2) gradient_product<T, D>(level2, left2, tile + M::tile(2));
+      products_commit();
+      products_wait<0>();
+      if (threadIdx.x % 128 == 0) barrier_arrive(barriers + 8 * (1 + M::kStages + stage));
+    }
+  }
+
+  const float scale = static_cast<float>(p.scale);
+  const int out_head = kOwnKeys ? walk.first_head / static_cast<int>(p.heads / p.key_heads) : walk.first_head;
+  float parts[3] = {};  // of da
+  // Stores one level: rows of this thread that are real, two channels at a time.
+  auto store = [&](const View& view, int channels, float factor, int l, auto value, auto is_mine) {
+    const Rows<T> to = rows_of<T>(view, walk.batch, out_head);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int at = rows[half] >> l;
+      if (!is_mine(half) || at >= (tokens + (1 << l) - 1) >> l) continue;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        const int channel = 8 * n + 2 * (lane % 4);
+        if (channel >= channels) continue;
+        const float x = value(4 * n + 2 * half) * factor, y = value(4 * n + 2 * half + 1) * factor;
+        reinterpret_cast<uint32_t&>(to.at(at, channel)) = pack(x, y, T());
+      }
+    }
+  };
+  auto weight_part = [&](int l, auto value, auto is_mine) {
+    if (kOwnKeys) return;
+    const Rows<const T> q = rows_of<const T>(p.q[l], walk.batch, walk.first_head);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int at = rows[half] >> l;
+      if (!is_mine(half) || rows[half] >= limit) continue;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        const int channel = 8 * n + 2 * (lane % 4);
+        if (channel >= p.head_size) continue;
+        parts[l] += scale * (value(4 * n + 2 * half) * static_cast<float>(q.at(at, channel)) +
+                             value(4 * n + 2 * half + 1) * static_cast<float>(q.at(at, channel + 1)));
+      }
+    }
+  };
+  const View* const to = kOwnKeys ? gr.dk : gr.dq;
+  const float* a = static_cast<const float*>(p.weights) + walk.first_head * p.levels;
+  auto weight = [&](int l) { return kOwnKeys ? scale : scale * a[l]; };
+  if constexpr (kFine) {
+    auto every = [](int) { return true; };
+    auto value = [&](int i) { return fine[i]; };
+    store(to[0], p.head_size, weight(0), 0, value, every);
+    weight_part(0, value, every);
+    if constexpr (kOwnKeys) store(gr.dv, p.value_size, 1.0f, 0, [&](int i) { return values[i]; }, every);
+  }
+  if constexpr (kLevel1) {
+    // Slots g and g + 8 are the two rows of one row of level 1.
+    auto first = [](int half) { return half == 0; };
+    if (p.levels > 1) {
+      auto value = [&](int i) { return level1[i] + level1[i + 2]; };
+      store(to[1], p.head_size, weight(1), 1, value, first);
+      weight_part(1, value, first);
+    }
+    if constexpr (kLevel2) {
+      // Of level 2 also those of the lanes of the next row.
+#pragma unroll
+      for (int i = 0; i < D / 2; ++i) level2[i] += __shfl_xor_sync(~0u, level2[i], 4);
+      auto even = [&](int half) { return half == 0 && lane / 4 % 2 == 0; };
+      if (p.levels > 2) {
+        auto value = [&](int i) { return level2[i] + level2[i + 2]; };
+        store(to[2], p.head_size, weight(2), 2, value, even);
+        weight_part(2, value, even);
+      }
+    }
+  }
+  if constexpr (!kOwnKeys) {
+    __shared__ float shares[kGroups * 4][3];
+#pragma unroll
+    for (int l = 0; l < 3; ++l) {
+#pragma unroll
+      for (int offset = 16; offset > 0; offset /= 2) parts[l] += __shfl_xor_sync(~0u, parts[l], offset);
+      if (lane == 0) shares[group * 4 + warp][l] = parts[l];
+    }
+    asm volatile("bar.sync 1, 256;" ::: "memory");  // the two groups
+    if (threadIdx.x == 128) {
+      const int64_t line = static_cast<int64_t>(walk.batch) * p.heads + walk.first_head;
+      float* const total = arguments.weight_parts + (line * gridDim.x + walk.own_first / kRows) * kCudaLevels;
+      for (int l = kFine ? 0 : 1; l < (kLevel1 ? kLevels : 1); ++l) {
+        float sum = 0;
+        for (const auto& share : shares) sum += share[l];
+        total[l] = sum;
+      }
+    }
+  }
+}
+
+template <class T, int D, int kLevels, bool kOwnKeys, Part kPart>
+__global__ void __launch_bounds__(kThreads, 1) hkt_backward_hopper_kernel(const __grid_constant__ Arguments a) {
+  using M = Plan<D, kLevels>;
+  extern __shared__ unsigned char raw[];
+  const uint32_t at = shared_address(raw), memory = (at + 1023) / 1024 * 1024, barriers = memory + M::kBarriers;
+  unsigned char* const start = raw + (memory - at);
+  const HktProblem& p = a.p;
+  const int group_size = static_cast<int>(p.heads / p.key_heads), tokens = static_cast<int>(p.tokens);
+  Walk walk;
+  walk.batch = static_cast<int>(blockIdx.z);
+  walk.limit = p.lengths == nullptr ? tokens
+                                    : static_cast<int>(max(int64_t{0}, min(p.lengths[walk.batch], p.tokens)));
+  walk.first_head = static_cast<int>(blockIdx.y) * (kOwnKeys ? group_size : 1);
+  walk.heads = kOwnKeys ? group_size : 1;
+  // The most work first: early keys are seen by most, late queries see most.
+  walk.own_first = static_cast<int>(kOwnKeys ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * kRows;
+  const int blocks = (walk.limit + kOther - 1) / kOther;
+  walk.first = kOwnKeys && p.causal ? walk.own_first / kOther : 0;
+  walk.last = !kOwnKeys && p.causal ? min(blocks, (walk.own_first + kRows) / kOther) : blocks;
+  if (walk.own_first >= walk.limit || walk.last < walk.first) walk.last = walk.first;
+  // Tiles of levels that are not there stay zero.
+  for (int i = static_cast<int>(threadIdx.x) * 16; i < M::kBarriers && p.levels < kLevels; i += kThreads * 16)
+    *reinterpret_cast<uint4*>(start + i) = make_uint4(0, 0, 0, 0);
+  if (threadIdx.x == 0) {
+    barrier_init(barriers, 128);
+    for (int stage = 0; stage < M::kStages; ++stage) {
+      barrier_init(barriers + 8 * (1 + stage), 128);
+      barrier_init(barriers + 8 * (1 + M::kStages + stage), kGroups);
+    }
+  }
+  fence_shared();
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    fewer_registers<40>();
+    bring<T, D, kLevels, kOwnKeys>(a, walk, memory, start, barriers);
+  } else {
+    more_registers<232>();
+    gather<T, D, kLevels, kOwnKeys, kPart>(a, walk, memory, start, barriers);
+  }
+}
+
+template <class T, int D, int kLevels, bool kOwnKeys, Part kPart>
+cudaError_t launch_one(const Arguments& a, cudaStream_t stream) {
+  const auto kernel = hkt_backward_hopper_kernel<T, D, kLevels, kOwnKeys, kPart>;
+  constexpr int kMemory = Plan<D, kLevels>::kSize;
+  if (const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemory);
+      e != cudaSuccess)
+    return e;
+  const dim3 grid(static_cast<unsigned>((a.p.tokens + kRows - 1) / kRows),
+                  static_cast<unsigned>(kOwnKeys ? a.p.key_heads : a.p.heads), static_cast<unsigned>(a.p.batch));
+  kernel<<<grid, kThreads, kMemory, stream>>>(a);
+  return cudaGetLastError();
+}
+
+template <class T, int D, int kLevels, Part kPart>
+cudaError_t launch_both(const Arguments& a, cudaStream_t stream) {
+  if (const cudaError_t e = launch_one<T, D, kLevels, true, kPart>(a, stream); e != cudaSuccess) return e;
+  return launch_one<T, D, kLevels, false, kPart>(a, stream);
+}
+
+template <class T>
+cudaError_t launch(const Arguments& a, cudaStream_t stream) {
+  const bool small = a.p.head_size <= 64 && a.p.value_size <= 64;
+  if (a.p.levels == 1)
+    return small ? launch_both<T, 64, 1, Part::kFine>(a, stream) : launch_both<T, 128, 1, Part::kFine>(a, stream);
+  if (small) return launch_both<T, 64, 3, Part::kAll>(a, stream);
+  if (const cudaError_t e = launch_both<T, 128, 3, Part::kFine>(a, stream); e != cudaSuccess) return e;
+  return launch_both<T, 128, 3, Part::kCoarse>(a, stream);
+}
+
+}  // namespace
+
+bool hkt_backward_fits_hopper(const HktProblem& p, const HktGradients& g) {
+  if (p.levels > 3 || p.head_size > 128 || p.value_size > 128 || p.bias.data != nullptr) return false;
+  bool wide = is_wide(p.v, p.value_size) && is_wide(g.dout, p.value_size) && is_wide(g.dv, p.value_size);
+  for (int l = 0; l < p.levels; ++l) {
+    wide = wide && is_wide(p.q[l], p.head_size) && is_wide(p.k[l], p.head_size) && is_wide(g.dq[l], p.head_size) &&
+           is_wide(g.dk[l], p.head_size);
+  }
+  return wide;
+}
+
+int64_t hkt_backward_hopper_blocks(const HktProblem& p) { return (p.tokens + kRows - 1) / kRows; }
+
+cudaError_t hkt_backward_hopper(const HktProblem& p, const HktOutputs& o, const HktGradients& g, const float* deltas,
+                                float* weight_parts, cudaStream_t stream) {
+  const Arguments a{p, o, g, deltas, weight_parts};
+  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(a, stream) : launch<__half>(a, stream);
+}
+
+}  // namespace strata::cuda
