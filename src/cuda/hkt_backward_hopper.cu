@@ -10,9 +10,9 @@
 // kernels of their own, which compute the scores once more.
 #include <cmath>
 
+#include "cuda/bring.cuh"
 #include "cuda/hkt_cuda_kernels.h"
 #include "cuda/hkt_scores.cuh"
-#include "cuda/wgmma.cuh"
 
 namespace strata::cuda {
 namespace {
@@ -27,10 +27,9 @@ template <int D, int kLevels>
 struct Plan {
   static constexpr int P = D / 64, kStages = D == 64 ? 3 : 2;
   static constexpr int kOwnTile = 64 * 128 * P, kOwnTiles = kLevels + 1;  // per group: the levels, and v or dout
-  __host__ __device__ static constexpr int rows_of_level(int level) { return kOther >> level; }
   __host__ __device__ static constexpr int tile(int level) {  // within a stage; kLevels: v or dout
     int begin = 0;
-    for (int l = 0; l < level; ++l) begin += rows_of_level(l) * 128 * P;
+    for (int l = 0; l < level; ++l) begin += (kOther >> l) * 128 * P;
     return begin;
   }
   static constexpr int kNumbers = tile(kLevels) + kOther * 128 * P;  // lse and D of the queries of a stage
@@ -53,23 +52,13 @@ struct Arguments {
   float* weight_parts;
 };
 
-template <int D, class T, class Row>
-__device__ inline void bring_tile(uint32_t tile, int rows, Rows<const T> from, int limit, int channels, const Row& row) {
-  constexpr int kChunks = D / 8;
-  for (int item = static_cast<int>(threadIdx.x); item < rows * kChunks; item += 128) {
-    const int slot = item / kChunks, chunk = item % kChunks, at = row(slot);
-    const int bytes = at < limit ? 2 * min(8, max(0, channels - chunk * 8)) : 0;
-    copy_async(tile + panel_offset(rows, slot, chunk), bytes > 0 ? &from.at(at, chunk * 8) : from.data, bytes);
-  }
-}
-
 // What a block meets of the other side: for every head, blocks first .. last - 1.
 struct Walk {
   int first_head, heads, first, last, limit, batch, own_first;
 };
 
 template <class T, int D, int kLevels, bool kOwnKeys>
-__device__ void bring(const Arguments& a, const Walk& walk, uint32_t memory, unsigned char* start, uint32_t barriers) {
+__device__ void bring(const Arguments& a, const Walk& walk, uint32_t memory, uint32_t barriers) {
   using M = Plan<D, kLevels>;
   const HktProblem& p = a.p;
   const int group_size = static_cast<int>(p.heads / p.key_heads), key_head = walk.first_head / group_size;
@@ -84,11 +73,11 @@ __device__ void bring(const Arguments& a, const Walk& walk, uint32_t memory, uns
 #pragma unroll
     for (int l = 0; l < kLevels; ++l) {
       if (l < p.levels)
-        bring_tile<D>(tiles + l * M::kOwnTile, 64, rows_of<const T>(own[l], walk.batch, own_head),
+        bring_rows<D>(tiles + l * M::kOwnTile, 64, rows_of<const T>(own[l], walk.batch, own_head),
                       (walk.limit + (1 << l) - 1) >> l, p.head_size,
                       [&](int slot) { return (first + own_row(slot)) >> l; });
     }
-    bring_tile<D>(tiles + kLevels * M::kOwnTile, 64, rows_of<const T>(own_extra, walk.batch, own_head), walk.limit,
+    bring_rows<D>(tiles + kLevels * M::kOwnTile, 64, rows_of<const T>(own_extra, walk.batch, own_head), walk.limit,
                   p.value_size, [&](int slot) { return first + own_row(slot); });
   }
   commit_copies();
@@ -100,22 +89,22 @@ __device__ void bring(const Arguments& a, const Walk& walk, uint32_t memory, uns
       const int stage = step % M::kStages, round = step / M::kStages, first = block * kOther;
       if (round > 0) barrier_wait(barriers + 8 * (1 + M::kStages + stage), (round - 1) & 1);
       const uint32_t tile = memory + M::kStagesBegin + stage * M::kStage;
-#pragma unroll
-      for (int l = 0; l < kLevels; ++l) {
-        if (l < p.levels)
-          bring_tile<D>(tile + M::tile(l), M::rows_of_level(l), rows_of<const T>(others[l], walk.batch, other_head),
-                        (walk.limit + (1 << l) - 1) >> l, p.head_size,
-                        [&](int slot) { return (first >> l) + other_row(l, slot); });
+      bring_slots<D, kOther>(tile, rows_of<const T>(others[0], walk.batch, other_head), first, walk.limit, p.head_size);
+      if constexpr (kLevels > 1) {
+        bring_slots<D, kOther / 2>(tile + M::tile(1), rows_of<const T>(others[1], walk.batch, other_head), first / 2,
+                                   (walk.limit + 1) / 2, p.head_size);
+        if (p.levels > 2)
+          bring_slots<D, kOther / 4>(tile + M::tile(2), rows_of<const T>(others[2], walk.batch, other_head), first / 4,
+                                     (walk.limit + 3) / 4, p.head_size);
       }
-      bring_tile<D>(tile + M::tile(kLevels), kOther, rows_of<const T>(other_extra, walk.batch, other_head), walk.limit,
-                    p.value_size, [&](int slot) { return first + other_row(0, slot); });
+      bring_slots<D, kOther>(tile + M::tile(kLevels), rows_of<const T>(other_extra, walk.batch, other_head), first,
+                             walk.limit, p.value_size);
       if (kOwnKeys && threadIdx.x < kOther) {
-        // A query that sees nothing has lse = -inf; +inf makes all its weights zero.
         const int slot = static_cast<int>(threadIdx.x), at = first + other_row(0, slot);
-        const float lse = at < walk.limit ? static_cast<const float*>(a.o.lse)[line + at] : -INFINITY;
-        float* numbers = reinterpret_cast<float*>(start + (tile - memory) + M::kNumbers);
-        numbers[slot] = lse == -INFINITY ? INFINITY : lse * kLog2e;
-        numbers[kOther + slot] = at < walk.limit ? a.deltas[line + at] : 0.0f;
+        const int64_t from = line + (at < walk.limit ? at : 0);
+        const uint32_t numbers = tile + M::kNumbers + 4 * slot;
+        bring_number(numbers, static_cast<const float*>(a.o.lse) + from, at < walk.limit);
+        bring_number(numbers + 4 * kOther, a.deltas + from, at < walk.limit);
       }
       commit_copies();
       wait_copies<1>();  // what was asked for one step ago is here
@@ -137,12 +126,6 @@ __device__ inline void score_product(float (&acc)[kCount], uint32_t own, uint32_
     shared_product(acc, operand(own + kk / 4 * 64 * 128 + channel), operand(other + kk / 4 * kCount * 2 * 128 + channel),
                    kk > 0 || add, T());
   }
-}
-
-template <int kFine, int kCoarse>
-__device__ inline void start_from(float (&fine)[kFine], const float (&coarse)[kCoarse], float down) {
-#pragma unroll
-  for (int i = 0; i < kFine; ++i) fine[i] = coarse[(i / 8) * 4 + i % 4] * down;
 }
 
 // x as the left operand of products over its columns.
@@ -208,27 +191,28 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t me
       barrier_wait(barriers + 8 * (1 + stage), step / M::kStages & 1);
       const uint32_t tile = memory + M::kStagesBegin + stage * M::kStage;
       float s[kScores], dp[kScores];
+      // The coarse levels are the start of the fine one (hkt_scores.cuh); dO V^T is computed meanwhile.
       if constexpr (kLevels > 1) {
-        float scores1[kScores / 2];
-        if constexpr (kLevels > 2) {
-          float scores2[kScores / 4];
-          products_begin();
-          score_product<T, D>(scores2, own + 2 * M::kOwnTile, tile + M::tile(2), false);
-          products_commit();
-          score_product<T, D>(dp, own + kLevels * M::kOwnTile, tile + M::tile(kLevels), false);
-          products_commit();
-          products_wait<1>();
-          start_from(scores1, scores2, w.down[1]);
-          products_begin();
-        }
-        score_product<T, D>(scores1, own + M::kOwnTile, tile + M::tile(1), kLevels > 2);
+        float scores1[kScores / 2], scores2[kScores / 4];
+        products_begin();
+        score_product<T, D>(scores1, own + M::kOwnTile, tile + M::tile(1), false);
+        score_product<T, D>(scores2, own + 2 * M::kOwnTile, tile + M::tile(2), false);
         products_commit();
-        products_wait<0>();
-        start_from(s, scores1, w.down[0]);
+        score_product<T, D>(dp, own + kLevels * M::kOwnTile, tile + M::tile(kLevels), false);
+        products_commit();
+        products_wait<1>();
+#pragma unroll
+        for (int i = 0; i < kScores; ++i) {
+          const int above = (i / 8) * 4 + i % 4;
+          s[i] = (scores1[above] + scores2[(above / 8) * 4 + i % 4] * w.down[1]) * w.down[0];
+        }
+      } else {
+        products_begin();
+        score_product<T, D>(dp, own + kLevels * M::kOwnTile, tile + M::tile(kLevels), false);
+        products_commit();
       }
       products_begin();
       score_product<T, D>(s, own, tile, kLevels > 1);
-      if constexpr (kLevels < 3) score_product<T, D>(dp, own + kLevels * M::kOwnTile, tile + M::tile(kLevels), false);
       products_commit();
       products_wait<0>();
 
@@ -241,7 +225,7 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t me
         if (kOwnKeys) {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
-            column_lse[e] = numbers[8 * n + 2 * (lane % 4) + e];
+            column_lse[e] = numbers[8 * n + 2 * (lane % 4) + e] * kLog2e;
             column_delta[e] = numbers[kOther + 8 * n + 2 * (lane % 4) + e];
           }
         }
@@ -403,10 +387,10 @@ __global__ void __launch_bounds__(kThreads, 1) hkt_backward_hopper_kernel(const 
   fence_shared();
   __syncthreads();
   if (threadIdx.x < 128) {
-    fewer_registers<40>();
-    bring<T, D, kLevels, kOwnKeys>(a, walk, memory, start, barriers);
+    fewer_registers<56>();
+    bring<T, D, kLevels, kOwnKeys>(a, walk, memory, barriers);
   } else {
-    more_registers<232>();
+    more_registers<224>();
     gather<T, D, kLevels, kOwnKeys, kPart>(a, walk, memory, start, barriers);
   }
 }

@@ -4,9 +4,9 @@
 // 2r + a, level 1 has one product of 64 rows, and level 2 one with every row twice.
 #include <cmath>
 
+#include "cuda/bring.cuh"
 #include "cuda/hkt_cuda_kernels.h"
 #include "cuda/hkt_scores.cuh"
-#include "cuda/wgmma.cuh"
 
 namespace strata::cuda {
 namespace {
@@ -19,10 +19,9 @@ struct Plan {
   static constexpr int P = D / 64, kKeys = D == 64 ? 128 : 64, kStages = D == 64 ? 3 : 2;
   static constexpr int kQueryTile = 64 * 128 * P;
   static constexpr int kQueryTiles = 2 + (kLevels - 1);  // per group: two products of level 0, one of each other
-  __host__ __device__ static constexpr int keys_of(int level) { return kKeys >> level; }
   __host__ __device__ static constexpr int key_tile(int level) {  // within a stage
     int begin = 0;
-    for (int l = 0; l < level; ++l) begin += keys_of(l) * 128 * P;
+    for (int l = 0; l < level; ++l) begin += (kKeys >> l) * 128 * P;
     return begin;
   }
   static constexpr int kValues = key_tile(kLevels), kStage = kValues + kKeys * 128 * P;
@@ -30,18 +29,6 @@ struct Plan {
   static constexpr int kBarriers = kKeyStages + kStages * kStage;  // queries, full[stages], empty[stages]
   static constexpr int kSize = kBarriers + 8 * (1 + 2 * kStages) + 1024;  // the start is rounded up to 1024
 };
-
-// One thread's share of the rows slot(0), slot(1), .. of a tile with `rows` rows.
-template <int D, class T, class Row>
-__device__ inline void bring_tile(uint32_t tile, int rows, Rows<const T> from, int limit, int channels, const Row& row) {
-  constexpr int kChunks = D / 8;
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  for (int item = thread; item < rows * kChunks; item += 128) {
-    const int slot = item / kChunks, chunk = item % kChunks, at = row(slot);
-    const int bytes = at < limit ? 2 * min(8, max(0, channels - chunk * 8)) : 0;
-    copy_async(tile + panel_offset(rows, slot, chunk), bytes > 0 ? &from.at(at, chunk * 8) : from.data, bytes);
-  }
-}
 
 template <class T, int D, int kLevels>
 __device__ void bring(const HktProblem& p, uint32_t memory, uint32_t barriers, int batch, int head, int first_row,
@@ -52,11 +39,11 @@ __device__ void bring(const HktProblem& p, uint32_t memory, uint32_t barriers, i
     const uint32_t tiles = memory + M::kQueries + group * M::kQueryTiles * M::kQueryTile;
     const int first = first_row + group * kGroupRows;
     for (int a = 0; a < 2; ++a)
-      bring_tile<D>(tiles + a * M::kQueryTile, 64, rows_of<const T>(p.q[0], batch, head), limit, p.head_size,
+      bring_rows<D>(tiles + a * M::kQueryTile, 64, rows_of<const T>(p.q[0], batch, head), limit, p.head_size,
                     [&](int slot) { return first + 2 * slot + a; });
 #pragma unroll
     for (int l = 1; l < kLevels; ++l)
-      bring_tile<D>(tiles + (l + 1) * M::kQueryTile, 64, rows_of<const T>(p.q[l], batch, head),
+      bring_rows<D>(tiles + (l + 1) * M::kQueryTile, 64, rows_of<const T>(p.q[l], batch, head),
                     (limit + (1 << l) - 1) >> l, p.head_size,
                     [&](int slot) { return (first >> l) + (slot >> (l - 1)); });
   }
@@ -67,14 +54,14 @@ __device__ void bring(const HktProblem& p, uint32_t memory, uint32_t barriers, i
     if (round > 0) barrier_wait(barriers + 8 * (1 + M::kStages + stage), (round - 1) & 1);
     const uint32_t tile = memory + M::kKeyStages + stage * M::kStage;
     const int first = block * M::kKeys;
-#pragma unroll
-    for (int l = 0; l < kLevels; ++l)
-      bring_tile<D>(tile + M::key_tile(l), M::keys_of(l), rows_of<const T>(p.k[l], batch, key_head),
-                    (limit + (1 << l) - 1) >> l, p.head_size, [&](int slot) {
-                      return (first >> l) + slot % 8 * (M::keys_of(l) / 8) + slot / 8;
-                    });
-    bring_tile<D>(tile + M::kValues, M::kKeys, values, limit, p.value_size,
-                  [&](int slot) { return first + slot % 8 * (M::kKeys / 8) + slot / 8; });
+    bring_slots<D, M::kKeys>(tile, rows_of<const T>(p.k[0], batch, key_head), first, limit, p.head_size);
+    if constexpr (kLevels > 1)
+      bring_slots<D, M::kKeys / 2>(tile + M::key_tile(1), rows_of<const T>(p.k[1], batch, key_head), first / 2,
+                                   (limit + 1) / 2, p.head_size);
+    if constexpr (kLevels > 2)
+      bring_slots<D, M::kKeys / 4>(tile + M::key_tile(2), rows_of<const T>(p.k[2], batch, key_head), first / 4,
+                                   (limit + 3) / 4, p.head_size);
+    bring_slots<D, M::kKeys>(tile + M::kValues, values, first, limit, p.value_size);
     commit_copies();
     // What was asked for one step ago is here.
     wait_copies<1>();
@@ -96,12 +83,6 @@ __device__ inline void level_product(float (&acc)[kCount], uint32_t queries, uin
     shared_product(acc, operand(queries + kk / 4 * 64 * 128 + channel), operand(keys + kk / 4 * kKeys * 128 + channel),
                    kk > 0 || add, T());
   }
-}
-
-template <int kFine, int kCoarse>
-__device__ inline void start_from(float (&fine)[kFine], const float (&coarse)[kCoarse], float down) {
-#pragma unroll
-  for (int i = 0; i < kFine; ++i) fine[i] = coarse[(i / 8) * 4 + i % 4] * down;
 }
 
 template <class T, int D, int kLevels>
@@ -129,21 +110,20 @@ __device__ void attend(const HktProblem& p, const HktOutputs& o, uint32_t memory
 
     float s[2][kScores];
     if constexpr (kLevels > 1) {
-      float level1[kScores / 2];
-      if constexpr (kLevels > 2) {
-        float level2[kScores / 4];
-        products_begin();
-        level_product<T, D>(level2, queries + 3 * M::kQueryTile, tile + M::key_tile(2), false);
-        products_commit();
-        products_wait<0>();
-        start_from(level1, level2, w.down[1]);
-      }
+      float level1[kScores / 2], level2[kLevels > 2 ? kScores / 4 : 1];
       products_begin();
-      level_product<T, D>(level1, queries + 2 * M::kQueryTile, tile + M::key_tile(1), kLevels > 2);
+      level_product<T, D>(level1, queries + 2 * M::kQueryTile, tile + M::key_tile(1), false);
+      if constexpr (kLevels > 2) level_product<T, D>(level2, queries + 3 * M::kQueryTile, tile + M::key_tile(2), false);
       products_commit();
       products_wait<0>();
-      start_from(s[0], level1, w.down[0]);
-      start_from(s[1], level1, w.down[0]);
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) {
+        const int above = (i / 8) * 4 + i % 4;
+        s[0][i] = level1[above];
+        if constexpr (kLevels > 2) s[0][i] += level2[(above / 8) * 4 + i % 4] * w.down[1];
+        s[0][i] *= w.down[0];
+        s[1][i] = s[0][i];
+      }
     }
     products_begin();
 #pragma unroll
