@@ -22,6 +22,10 @@ struct Arguments {
 std::vector<Figure> hkt_figures(const Arguments& arguments);
 std::vector<Figure> hsa_figures(const Arguments& arguments);
 std::vector<Figure> train_figures(const Arguments& arguments);
+// On a GPU; only in builds with CUDA.
+std::vector<Figure> hkt_cuda_figures(const Arguments& arguments);
+std::vector<Figure> hsa_cuda_figures(const Arguments& arguments);
+std::vector<Figure> train_cuda_figures(const Arguments& arguments);
 
 // Prints the table and adds to the JSON file; figures of other benchmarks that already stand there are kept.
 void report(std::vector<Figure> figures, const Arguments& arguments);
