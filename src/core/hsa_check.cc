@@ -15,7 +15,7 @@ double weight_at(const HsaProblem& p, int64_t n, int64_t t) {
                                     : static_cast<const float*>(p.weights.data)[at];
 }
 
-Status check_sequence(const HsaProblem& p, int64_t n, On on) {
+Status check_tree(const HsaProblem& p, int64_t n) {
   const TreeView& tree = p.trees[n];
   if (tree.tokens > 0 && tree.families == 0)
     return invalid("trees[", n, "]: has tokens but no root; build it with Tree");
@@ -44,6 +44,12 @@ Status check_sequence(const HsaProblem& p, int64_t n, On on) {
     return invalid("batch_of, first_token: expected 0 or more, got ", p.batch_of[n], " and ", p.first_token[n],
                    " for sequence ", n);
   }
+  return {};
+}
+
+// What the position table and the weights must be for a sequence.
+Status check_numbers(const HsaProblem& p, int64_t n) {
+  const TreeView& tree = p.trees[n];
   if (p.positions != nullptr) {
     for (int64_t f = 0; f < tree.families; ++f) {
       const int64_t size = tree.child_begin[f + 1] - tree.child_begin[f];
@@ -56,7 +62,7 @@ Status check_sequence(const HsaProblem& p, int64_t n, On on) {
       }
     }
   }
-  if (p.weights.data != nullptr && on == On::kHost) {
+  if (p.weights.data != nullptr) {
     for (int64_t t = 0; t < tree.tokens; ++t) {
       const double w = weight_at(p, n, t);
       if (!(w >= 0) || std::isinf(w)) {
@@ -68,6 +74,13 @@ Status check_sequence(const HsaProblem& p, int64_t n, On on) {
 }
 
 }  // namespace
+
+Status hsa_check_trees(const HsaProblem& p) {
+  for (int64_t n = 0; n < p.sequences; ++n) {
+    if (Status s = check_tree(p, n); !s.ok()) return s;
+  }
+  return {};
+}
 
 Status hsa_check(const HsaProblem& p, On on) {
   auto missing = [](const char* name) { return invalid(name, ": expected a pointer to data, got null"); };
@@ -91,8 +104,10 @@ Status hsa_check(const HsaProblem& p, On on) {
   if (p.first_token == nullptr) return missing("first_token");
   int64_t tokens = 0;
   for (int64_t n = 0; n < p.sequences; ++n) {
-    if (Status s = check_sequence(p, n, on); !s.ok()) return s;
     tokens += p.trees[n].tokens;
+    if (on == On::kDevice) continue;  // its trees were checked when the plan was made
+    if (Status s = check_tree(p, n); !s.ok()) return s;
+    if (Status s = check_numbers(p, n); !s.ok()) return s;
   }
   if (tokens == 0) return {};
   if (p.q.data == nullptr) return missing("q");

@@ -15,6 +15,10 @@ Status check_plan(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbe
     return invalid("plan: expected one of these trees (", tokens, " tokens, ", families, " families), got one of ",
                    plan.leaves, " tokens and ", plan.families, " families; make it with hsa_plan()");
   }
+  if (p.positions != nullptr && (plan.position_tables > p.kinds || plan.position_places > p.places)) {
+    return invalid("positions: the trees want ", plan.position_tables, " tables of ", plan.position_places,
+                   " places, got ", p.kinds, " of ", p.places, "; use a larger table or make the families sets");
+  }
   if (tokens > 0 && (numbers == nullptr || workspace == nullptr))
     return invalid("numbers, workspace: expected device memory, got null");
   return {};

@@ -25,5 +25,10 @@ void hsa_leaves(const HsaArgs<T>& a, const View& out, int64_t first, int64_t fam
 template <class T>
 void hsa_leaf_spread(const HsaArgs<T>& a, const View& out, int64_t first, int64_t families, bool root,
                      cudaStream_t stream);
+// Backward: bottom-up, or (down) top-down. No gradient of weights and positions here.
+bool hsa_leaves_backward_fit(const HsaProblem& p, const HsaPlan& plan, const HsaGradients& g);
+template <class T>
+cudaError_t hsa_leaves_backward(const HsaArgs<T>& a, const HsaGradients& g, int64_t first, int64_t families, bool down,
+                                bool root, cudaStream_t stream);
 
 }  // namespace strata::cuda

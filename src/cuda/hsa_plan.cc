@@ -22,6 +22,7 @@ std::vector<int32_t> depths_of(const TreeView& tree) {
 
 Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
   *plan = {};
+  if (Status s = hsa_check_trees(p); !s.ok()) return s;
   int64_t children = 0;
   std::vector<std::vector<int32_t>> depths(p.sequences);
   for (int64_t n = 0; n < p.sequences; ++n) {
@@ -68,6 +69,11 @@ Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
       const int32_t to = renumbered[n][f];
       numbers[plan->sequence + to] = static_cast<int32_t>(n);
       numbers[plan->kind + to] = p.trees[n].kind[f];
+      const int64_t size = p.trees[n].child_begin[f + 1] - p.trees[n].child_begin[f];
+      if (p.trees[n].kind[f] >= 0) {
+        plan->position_tables = std::max<int64_t>(plan->position_tables, p.trees[n].kind[f] + 1);
+        plan->position_places = std::max(plan->position_places, size);
+      }
       numbers[plan->child_begin + to + 1] = p.trees[n].child_begin[f + 1] - p.trees[n].child_begin[f];  // sizes, first
     }
   }

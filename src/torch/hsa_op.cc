@@ -97,7 +97,7 @@ std::tuple<Tensor, Tensor> hsa_attention_kernel(const Tensor& q, const Tensor& k
   auto [out, score] = hsa_attention_meta(q, k, v, trees, weights, key_bias, positions, causal, scale);
   const TreeProblem problem(q, k, v, trees, weights, key_bias, positions, causal, scale);
   if (!problem.forest.covers_all) out.zero_();
-  run_hsa_forward(q, problem.p, {view(out), score.data_ptr()});
+  run_hsa_forward(q, trees, problem.p, {view(out), score.data_ptr()});
   return {out, score};
 }
 
@@ -108,7 +108,7 @@ Tensor hierarchy_score_kernel(const Tensor& q, const Tensor& k, TensorList trees
   check_terms(q, weights, key_bias, positions);
   const Tensor score = compute_empty({static_cast<int64_t>(trees.size()), q.size(1)}, q);
   const TreeProblem problem(q, k, c10::nullopt, trees, weights, key_bias, positions, causal, scale);
-  run_hsa_forward(q, problem.p, {{}, score.data_ptr()});
+  run_hsa_forward(q, trees, problem.p, {{}, score.data_ptr()});
   return score;
 }
 
@@ -145,7 +145,7 @@ std::vector<Tensor> hsa_attention_backward_kernel(const Tensor& dout, const opti
   }
   if (key_bias.has_value()) g.dkey_bias = head_token_view(gradients[4]);
   if (positions.has_value()) g.dpositions = gradients[5].data_ptr();
-  run_hsa_backward(q, problem.p, g);
+  run_hsa_backward(q, trees, problem.p, g);
   if (weights.has_value()) gradients[3] = per_head.sum(1);
   return gradients;
 }

@@ -4,6 +4,9 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <deque>
+#include <mutex>
+
 #include "strata/cuda.h"
 #endif
 
@@ -20,18 +23,50 @@ Tensor scratch(const Tensor& like, size_t bytes) {
   return at::empty({static_cast<int64_t>(bytes)}, like.options().dtype(at::kByte));
 }
 
-// The plan of the trees on the device, copied from pinned memory on the current stream.
+// The plan of a batch's trees on one device, with what it was made of.
 struct DevicePlan {
-  DevicePlan(const Tensor& like, const HsaProblem& p) {
-    throw_if_failed(cuda::hsa_plan(p, &plan));
-    const Tensor host = at::empty({static_cast<int64_t>(plan.numbers.size())},
-                                  at::TensorOptions(at::kInt).pinned_memory(true));
-    std::copy(plan.numbers.begin(), plan.numbers.end(), host.data_ptr<int32_t>());
-    numbers = host.to(like.device(), /*non_blocking=*/true);
-  }
   cuda::HsaPlan plan;
   Tensor numbers;
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> trees;
+  std::vector<int64_t> versions;
+  bool packed = false;
+
+  bool is_of(const Tensor& like, at::TensorList list, bool is_packed) const {
+    if (list.size() != trees.size() || packed != is_packed || numbers.device() != like.device()) return false;
+    for (size_t i = 0; i < trees.size(); ++i) {
+      if (trees[i].expired() || trees[i]._unsafe_get_target() != list[i].unsafeGetTensorImpl() ||
+          versions[i] != static_cast<int64_t>(list[i]._version()))
+        return false;
+    }
+    return true;
+  }
 };
+
+// All layers of a model, forward and backward, ask for the same plan: the last few are kept.
+std::shared_ptr<const DevicePlan> plan_of(const Tensor& like, at::TensorList trees, const HsaProblem& p) {
+  constexpr size_t kKept = 8;
+  static std::mutex mutex;
+  static std::deque<std::shared_ptr<const DevicePlan>> kept;
+  const bool packed = p.sequences > 1 && p.batch_of[1] == 0;
+  const std::lock_guard lock(mutex);
+  for (const auto& plan : kept) {
+    if (plan->is_of(like, trees, packed)) return plan;
+  }
+  auto plan = std::make_shared<DevicePlan>();
+  throw_if_failed(cuda::hsa_plan(p, &plan->plan));
+  const Tensor host = at::empty({static_cast<int64_t>(plan->plan.numbers.size())},
+                                at::TensorOptions(at::kInt).pinned_memory(true));
+  std::copy(plan->plan.numbers.begin(), plan->plan.numbers.end(), host.data_ptr<int32_t>());
+  plan->numbers = host.to(like.device());  // waits, so that every stream may use it
+  for (const Tensor& tree : trees) {
+    plan->trees.emplace_back(tree.getIntrusivePtr());
+    plan->versions.push_back(static_cast<int64_t>(tree._version()));
+  }
+  plan->packed = packed;
+  kept.push_front(plan);
+  if (kept.size() > kKept) kept.pop_back();
+  return plan;
+}
 
 cuda::Stream stream_of(const Tensor& like) { return c10::cuda::getCurrentCUDAStream(like.get_device()).stream(); }
 
@@ -52,22 +87,22 @@ void run_hkt_backward(const Tensor& like, const HktProblem& p, const HktOutputs&
   throw_if_failed(cuda::hkt_backward(p, o, g, workspace.data_ptr(), stream_of(like)));
 }
 
-void run_hsa_forward(const Tensor& like, const HsaProblem& p, const HsaOutputs& o) {
+void run_hsa_forward(const Tensor& like, at::TensorList trees, const HsaProblem& p, const HsaOutputs& o) {
   if (!like.is_cuda()) return throw_if_failed(hsa_forward(p, o));
   const c10::cuda::CUDAGuard device(like.device());
-  const DevicePlan plan(like, p);
-  const Tensor workspace = scratch(like, cuda::hsa_forward_workspace(p, plan.plan));
+  const auto plan = plan_of(like, trees, p);
+  const Tensor workspace = scratch(like, cuda::hsa_forward_workspace(p, plan->plan));
   throw_if_failed(
-      cuda::hsa_forward(p, plan.plan, plan.numbers.data_ptr<int32_t>(), o, workspace.data_ptr(), stream_of(like)));
+      cuda::hsa_forward(p, plan->plan, plan->numbers.data_ptr<int32_t>(), o, workspace.data_ptr(), stream_of(like)));
 }
 
-void run_hsa_backward(const Tensor& like, const HsaProblem& p, const HsaGradients& g) {
+void run_hsa_backward(const Tensor& like, at::TensorList trees, const HsaProblem& p, const HsaGradients& g) {
   if (!like.is_cuda()) return throw_if_failed(hsa_backward(p, g));
   const c10::cuda::CUDAGuard device(like.device());
-  const DevicePlan plan(like, p);
-  const Tensor workspace = scratch(like, cuda::hsa_backward_workspace(p, plan.plan));
+  const auto plan = plan_of(like, trees, p);
+  const Tensor workspace = scratch(like, cuda::hsa_backward_workspace(p, plan->plan));
   throw_if_failed(
-      cuda::hsa_backward(p, plan.plan, plan.numbers.data_ptr<int32_t>(), g, workspace.data_ptr(), stream_of(like)));
+      cuda::hsa_backward(p, plan->plan, plan->numbers.data_ptr<int32_t>(), g, workspace.data_ptr(), stream_of(like)));
 }
 
 #else
@@ -91,11 +126,11 @@ void run_hkt_backward(const Tensor& like, const HktProblem& p, const HktOutputs&
   refuse_cuda(like);
   throw_if_failed(hkt_backward(p, o, g));
 }
-void run_hsa_forward(const Tensor& like, const HsaProblem& p, const HsaOutputs& o) {
+void run_hsa_forward(const Tensor& like, at::TensorList, const HsaProblem& p, const HsaOutputs& o) {
   refuse_cuda(like);
   throw_if_failed(hsa_forward(p, o));
 }
-void run_hsa_backward(const Tensor& like, const HsaProblem& p, const HsaGradients& g) {
+void run_hsa_backward(const Tensor& like, at::TensorList, const HsaProblem& p, const HsaGradients& g) {
   refuse_cuda(like);
   throw_if_failed(hsa_backward(p, g));
 }
