@@ -35,7 +35,7 @@ struct HsaPlan {
   std::vector<int32_t> numbers;
   std::vector<int64_t> depth_begin;  // families of depth d: depth_begin[d] .. depth_begin[d + 1] - 1
   int64_t families = 0, leaves = 0;
-  int64_t widest_leaf_family = 0;  // children, at the greatest depth
+  int64_t widest_family = 0;  // children
   int64_t position_tables = 0, position_places = 0;  // that the families with positions reach into
   // Where in `numbers` each table starts.
   int64_t child_begin = 0, children = 0, sequence = 0, kind = 0, batch_of = 0, first_token = 0, leaf_begin = 0, roots = 0;

@@ -228,31 +228,17 @@ cudaError_t backward(const HsaProblem& p, const HsaPlan& plan, const int32_t* nu
     return dim3(static_cast<unsigned>(plan.depth_begin[depth + 1] - plan.depth_begin[depth]),
                 static_cast<unsigned>(p.heads));
   };
-  const bool leaves_apart = allowed_kernels() != Kernels::kPlain && hsa_leaves_backward_fit(p, plan, g);
-  const int64_t deepest = depths - 1;
-  auto leaves = [&](bool down) {
-    if constexpr (sizeof(S) == 2) {
-      return hsa_leaves_backward<S>(args.a, g, plan.depth_begin[deepest],
-                                    plan.depth_begin[deepest + 1] - plan.depth_begin[deepest], down, deepest == 0, stream);
-    }
-    return cudaSuccess;
-  };
-  for (int64_t depth = deepest; depth >= 0; --depth) {
-    if (leaves_apart && depth == deepest) {
-      if (const cudaError_t e = leaves(false); e != cudaSuccess) return e;
-      continue;
-    }
+  if constexpr (sizeof(S) == 2) {
+    if (allowed_kernels() != Kernels::kPlain && hsa_small_backward_fits(p, plan, g))
+      return hsa_small_backward<S>(args.a, plan, g, stream);
+  }
+  for (int64_t depth = depths - 1; depth >= 0; --depth) {
     hsa_means_kernel<S><<<grid(depth), kHsaThreads, 0, stream>>>(args.a, plan.depth_begin[depth]);
     hsa_family_kernel<S><<<grid(depth), kHsaThreads, 0, stream>>>(args.a, plan.depth_begin[depth]);
     hsa_mass_kernel<S><<<grid(depth), kHsaThreads, 0, stream>>>(args, plan.depth_begin[depth]);
   }
-  for (int64_t depth = 0; depth < depths; ++depth) {
-    if (leaves_apart && depth == deepest) {
-      if (const cudaError_t e = leaves(true); e != cudaSuccess) return e;
-      continue;
-    }
+  for (int64_t depth = 0; depth < depths; ++depth)
     hsa_gradient_kernel<S><<<grid(depth), kHsaThreads, 0, stream>>>(args, plan.depth_begin[depth], depth == 0);
-  }
   if (positions)
     from_fixed_point<C><<<blocks_for(entries, 128), 128, 0, stream>>>(args.positions, static_cast<C*>(g.dpositions),
                                                                       entries);

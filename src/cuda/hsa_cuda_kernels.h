@@ -15,20 +15,15 @@ cudaError_t hsa_forward_any_tree(const HsaProblem& p, const HsaPlan& plan, const
 cudaError_t hsa_backward_any_tree(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers,
                                   const HsaGradients& g, void* workspace, cudaStream_t stream);
 
-// The deepest families, `families` of them from number `first` on, where they fit: 16-bit storage, heads up to 128, at
-// most 16 children, rows of 16-byte pieces.
-bool hsa_leaves_fit(const HsaProblem& p, const HsaPlan& plan, const HsaOutputs& o);
+// Trees of families of at most 16 children: 16-bit storage, heads up to 128, rows of 16-byte pieces. Backward there is
+// no gradient of weights and positions.
 template <class T>
 struct HsaArgs;
+bool hsa_families_are_small(const HsaProblem& p, const HsaPlan& plan, const View& out);
+bool hsa_small_backward_fits(const HsaProblem& p, const HsaPlan& plan, const HsaGradients& g);
 template <class T>
-void hsa_leaves(const HsaArgs<T>& a, const View& out, int64_t first, int64_t families, cudaStream_t stream);
+cudaError_t hsa_small_forward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaOutputs& o, cudaStream_t stream);
 template <class T>
-void hsa_leaf_spread(const HsaArgs<T>& a, const View& out, int64_t first, int64_t families, bool root,
-                     cudaStream_t stream);
-// Backward: bottom-up, or (down) top-down. No gradient of weights and positions here.
-bool hsa_leaves_backward_fit(const HsaProblem& p, const HsaPlan& plan, const HsaGradients& g);
-template <class T>
-cudaError_t hsa_leaves_backward(const HsaArgs<T>& a, const HsaGradients& g, int64_t first, int64_t families, bool down,
-                                bool root, cudaStream_t stream);
+cudaError_t hsa_small_backward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaGradients& g, cudaStream_t stream);
 
 }  // namespace strata::cuda

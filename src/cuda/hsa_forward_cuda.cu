@@ -56,32 +56,25 @@ cudaError_t forward(const HsaProblem& p, const HsaPlan& plan, const int32_t* num
   auto grid = [&](int64_t depth) {
     return dim3(static_cast<unsigned>(plan.depth_begin[depth + 1] - plan.depth_begin[depth]), heads);
   };
-  const bool leaves_apart = allowed_kernels() != Kernels::kPlain && hsa_leaves_fit(p, plan, o);
-  const int64_t deepest = depths - 1;
-  for (int64_t depth = deepest; depth >= 0; --depth) {
-    if constexpr (sizeof(S) == 2) {
-      if (leaves_apart && depth == deepest) {
-        hsa_leaves<S>(a, o.out, plan.depth_begin[depth], plan.depth_begin[depth + 1] - plan.depth_begin[depth], stream);
-        continue;
-      }
+  auto store_score = [&] {
+    if (o.score != nullptr && p.sequences > 0)
+      hsa_score_kernel<C><<<blocks_for(p.sequences * p.heads, 128), 128, 0, stream>>>(
+          a.n.f, static_cast<C*>(o.score), p.sequences, p.heads, numbers + plan.roots);
+    return cudaGetLastError();
+  };
+  if constexpr (sizeof(S) == 2) {
+    if (allowed_kernels() != Kernels::kPlain && hsa_families_are_small(p, plan, o.out)) {
+      if (const cudaError_t e = hsa_small_forward<S>(a, plan, o, stream); e != cudaSuccess) return e;
+      return store_score();
     }
+  }
+  for (int64_t depth = depths - 1; depth >= 0; --depth) {
     hsa_means_kernel<S><<<grid(depth), kHsaThreads, 0, stream>>>(a, plan.depth_begin[depth]);
     hsa_family_kernel<S><<<grid(depth), kHsaThreads, 0, stream>>>(a, plan.depth_begin[depth]);
   }
-  if (o.score != nullptr && p.sequences > 0)
-    hsa_score_kernel<C><<<blocks_for(p.sequences * p.heads, 128), 128, 0, stream>>>(
-        a.n.f, static_cast<C*>(o.score), p.sequences, p.heads, numbers + plan.roots);
-  for (int64_t depth = 0; depth < depths && p.v.data != nullptr; ++depth) {
-    if constexpr (sizeof(S) == 2) {
-      if (leaves_apart && depth == deepest) {
-        hsa_leaf_spread<S>(a, o.out, plan.depth_begin[depth], plan.depth_begin[depth + 1] - plan.depth_begin[depth],
-                           depth == 0, stream);
-        continue;
-      }
-    }
+  for (int64_t depth = 0; depth < depths && p.v.data != nullptr; ++depth)
     hsa_spread_kernel<S><<<grid(depth), kHsaThreads, 0, stream>>>(a, o.out, plan.depth_begin[depth], depth == 0);
-  }
-  return cudaGetLastError();
+  return store_score();
 }
 
 }  // namespace

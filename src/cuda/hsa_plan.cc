@@ -70,6 +70,7 @@ Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
       numbers[plan->sequence + to] = static_cast<int32_t>(n);
       numbers[plan->kind + to] = p.trees[n].kind[f];
       const int64_t size = p.trees[n].child_begin[f + 1] - p.trees[n].child_begin[f];
+      plan->widest_family = std::max(plan->widest_family, size);
       if (p.trees[n].kind[f] >= 0) {
         plan->position_tables = std::max<int64_t>(plan->position_tables, p.trees[n].kind[f] + 1);
         plan->position_places = std::max(plan->position_places, size);
@@ -77,11 +78,7 @@ Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
       numbers[plan->child_begin + to + 1] = p.trees[n].child_begin[f + 1] - p.trees[n].child_begin[f];  // sizes, first
     }
   }
-  for (int64_t f = 0; f < plan->families; ++f) {
-    if (f >= plan->depth_begin[plan->depth_begin.size() - 2])
-      plan->widest_leaf_family = std::max<int64_t>(plan->widest_leaf_family, numbers[plan->child_begin + f + 1]);
-    numbers[plan->child_begin + f + 1] += numbers[plan->child_begin + f];
-  }
+  for (int64_t f = 0; f < plan->families; ++f) numbers[plan->child_begin + f + 1] += numbers[plan->child_begin + f];
   for (int64_t n = 0; n < p.sequences; ++n) {
     const TreeView& tree = p.trees[n];
     for (int64_t f = 0; f < tree.families; ++f) {

@@ -1,0 +1,205 @@
+// Families of at most 16 children on tensor cores: a family and head is one 16 x 16 attention, done by one warp. Trees
+// of such families cost little more than reading q, k, v and writing the output. Means of nodes are rounded to the
+// storage type when they are operands.
+#pragma once
+
+#include "cuda/hsa_nodes.cuh"
+
+namespace strata::cuda {
+
+constexpr int kSmallWarps = 4, kSmallRows = 16;
+enum SmallTensor { kQ, kK, kV, kY };
+
+// One family and head of a warp: its children's rows in shared memory, their numbers in the lanes (lane x: child x).
+template <class T, int D, int kTensors>
+struct SmallFamily {
+  static constexpr int kTile = kSmallRows * D * 2, kMemory = kTensors * kTile;  // bytes of a tensor, of all
+  const HsaArgs<T>& a;
+  Head<T> head;
+  int64_t family, node;
+  int lane, size;
+  int32_t child;
+  uint32_t tiles;
+  float weight, column, own;  // |x|, what x adds to the scores of others, f(x) of a node
+  float total;                // |A|
+
+  __device__ SmallFamily(const HsaArgs<T>& args, const ConstView& dout, int64_t f, int64_t h, uint32_t memory)
+      : a(args), head(args, f, h), family(f), node(head.node(f)), lane(static_cast<int>(threadIdx.x) % 32), tiles(memory) {
+    const int32_t begin = a.plan.child_begin[f];
+    size = a.plan.child_begin[f + 1] - begin;
+    child = lane < size ? a.plan.children[begin + lane] : 0;
+    weight = lane < size ? head.weight(child) : 0.0f;
+    const HsaProblem& p = a.p;
+    load(kQ, p.q, a.n.q, p.head_size);
+    load(kK, p.k, a.n.k, p.head_size);
+    load(kV, p.v, a.n.v, p.value_size);
+    if constexpr (kTensors > kY) load(kY, dout, a.n.Y, p.value_size);
+    commit_copies();
+    column = weight > 0 ? head.kappa(child) + __logf(weight) : -INFINITY;
+    own = lane < size && child < 0 ? a.n.f[head.node(~child)] : 0.0f;
+    total = warp_sum(weight);
+    wait_copies<0>();
+    __syncwarp();
+  }
+
+  // Rows that do not count are zeros, whatever they hold.
+  __device__ void load(int which, const ConstView& view, const float* means, int channels) const {
+#pragma unroll
+    for (int at = lane; at < kSmallRows * D / 8; at += 32) {
+      const int r = at / (D / 8), chunk = at % (D / 8);
+      const int32_t x = __shfl_sync(~0u, child, r);
+      const bool there = __shfl_sync(~0u, weight, r) > 0 && chunk * 8 < channels;
+      const uint32_t to = tile(which) + tile_offset<D>(r, chunk);
+      if (x >= 0) {
+        const T* row = head.template row<const T>(view, there ? x : 0) + chunk * 8;
+        copy_async(to, there ? row : view.data, there ? 16 : 0);
+        continue;
+      }
+      uint32_t packed[4] = {0, 0, 0, 0};
+      if (there) {
+        const float4* from = reinterpret_cast<const float4*>(means + head.node(~x) * channels + chunk * 8);
+        const float4 low = from[0], high = from[1];
+        packed[0] = pack(low.x, low.y, T());
+        packed[1] = pack(low.z, low.w, T());
+        packed[2] = pack(high.x, high.y, T());
+        packed[3] = pack(high.z, high.w, T());
+      }
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(packed[0]), "r"(packed[1]), "r"(packed[2]),
+                   "r"(packed[3]));
+    }
+  }
+
+  __device__ uint32_t tile(int which) const { return tiles + which * kTile; }
+  // Rows and columns of what this lane holds of a 16 x 16 matrix x[n][2 half + e].
+  __device__ int row(int half) const { return lane / 4 + 8 * half; }
+  __device__ int place(int n, int e) const { return 8 * n + 2 * (lane % 4) + e; }
+  template <class F>
+  __device__ void each(const F& f) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) f(half, n, 2 * half + e, place(n, e));
+      }
+    }
+  }
+
+  // Products of rows with rows.
+  __device__ void products(float (&x)[2][4], int left, int right) const {
+#pragma unroll
+    for (int kk = 0; kk < D / 16; ++kk) {
+      uint32_t l[4], r[4];
+      load_matrices(l, tile(left) + tile_offset<D>(lane % 16, 2 * kk + lane / 16));
+      load_matrices(r, tile(right) + tile_offset<D>(lane / 16 * 8 + lane % 8, 2 * kk + lane / 8 % 2));
+      multiply_add(x[0], l, r[0], r[1], T());
+      multiply_add(x[1], l, r[2], r[3], T());
+    }
+  }
+
+  // P: exp(g(c, b) - Z_c), and exp(f(c) - Z_c) on the diagonal; Z of this lane's two rows.
+  __device__ void attention(float (&P)[2][4], float (&Z)[2]) const {
+    products(P, kQ, kK);
+    const float scale = static_cast<float>(a.p.scale);
+    float top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+    each([&](int half, int n, int i, int y) {
+      const int x = row(half);
+      float& s = P[n][i];
+      const float add = __shfl_sync(~0u, column, y), f = __shfl_sync(~0u, own, y);
+      const bool is_node = __shfl_sync(~0u, child, y) < 0;
+      const int64_t at = y != x && x < size && y < size ? head.position(family, x, y) : -1;
+      const float E = at < 0 ? 0.0f : static_cast<const float*>(a.p.positions)[at];
+      s = add == -INFINITY || x >= size || (a.p.causal && y > x) ? -INFINITY
+          : x == y && is_node                                     ? f
+                                                                  : s * scale + add + E;
+      top[half] = fmaxf(top[half], s);
+    });
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      top[half] = fmaxf(top[half], __shfl_xor_sync(~0u, top[half], 1));
+      top[half] = fmaxf(top[half], __shfl_xor_sync(~0u, top[half], 2));
+    }
+    each([&](int half, int n, int i, int) {
+      const float base = top[half] == -INFINITY ? 0.0f : top[half];
+      P[n][i] = fast_exp2((P[n][i] - base) * kLog2e);
+      sum[half] += P[n][i];
+    });
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      sum[half] += __shfl_xor_sync(~0u, sum[half], 1);
+      sum[half] += __shfl_xor_sync(~0u, sum[half], 2);
+      Z[half] = top[half] + __logf(sum[half]);
+    }
+    each([&](int half, int n, int i, int) { P[n][i] *= sum[half] == 0 ? 0.0f : 1.0f / sum[half]; });
+  }
+
+  // The family's own numbers: means of its children, f from their Z, its weight.
+  __device__ void store_node(const float (&Z)[2]) const {
+    const float inverse = total > 0 ? 1.0f / total : 0.0f;
+    float f = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float w = __shfl_sync(~0u, weight, row(half));
+      const int32_t x = __shfl_sync(~0u, child, row(half));
+      if (lane % 4 != 0 || row(half) >= size) continue;
+      if (w > 0) f += w * inverse * Z[half];
+      if (x < 0) a.n.Z[head.node(~x)] = Z[half];
+    }
+    f = warp_sum(f);
+    const float kappa = warp_sum(weight > 0 ? weight * head.kappa(child) : 0.0f);
+    if (lane == 0) {
+      a.n.f[node] = total > 0 ? f : -INFINITY;
+      a.n.weight[node] = total;
+      a.n.kappa[node] = kappa * inverse;
+    }
+    sum_rows(kQ, a.n.q, a.p.head_size, inverse);
+    sum_rows(kK, a.n.k, a.p.head_size, inverse);
+    sum_rows(kV, a.n.v, a.p.value_size, inverse);
+  }
+  // to[node] = sum over rows, weighted by |x| * factor, or by one where factor is 0.
+  __device__ void sum_rows(int which, float* to, int channels, float factor) const {
+    for (int p = lane; p < D / 2; p += 32) {
+      float x = 0, y = 0;
+#pragma unroll
+      for (int r = 0; r < kSmallRows; ++r) {
+        const float w = __shfl_sync(~0u, weight, r) * factor, share = factor == 0 ? 1.0f : w;
+        uint32_t bits;
+        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(bits) : "r"(tile(which) + tile_offset<D>(r, p / 4) + p % 4 * 4));
+        const uint16_t low = static_cast<uint16_t>(bits), high = static_cast<uint16_t>(bits >> 16);
+        x += share * static_cast<float>(reinterpret_cast<const T&>(low));
+        y += share * static_cast<float>(reinterpret_cast<const T&>(high));
+      }
+      if (2 * p < channels) *reinterpret_cast<float2*>(to + node * channels + 2 * p) = make_float2(x, y);
+    }
+  }
+
+  // x as the left operand of a product over its columns.
+  __device__ static void to_operand(uint32_t (&left)[4], const float (&x)[2][4]) {
+    left[0] = pack(x[0][0], x[0][1], T());
+    left[1] = pack(x[0][2], x[0][3], T());
+    left[2] = pack(x[1][0], x[1][1], T());
+    left[3] = pack(x[1][2], x[1][3], T());
+  }
+  // left x rows of a tensor: f(row, channel, two neighbouring numbers).
+  template <class F>
+  __device__ void spread(const uint32_t (&left)[4], int which, int channels, const F& f) const {
+#pragma unroll
+    for (int n = 0; n < D / 8; n += 2) {
+      float x[2][4] = {};
+      uint32_t r[4];
+      load_matrices_transposed(r, tile(which) + tile_offset<D>(lane % 16, n + lane / 16));
+      multiply_add(x[0], left, r[0], r[1], T());
+      multiply_add(x[1], left, r[2], r[3], T());
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        const int channel = (n + m) * 8 + 2 * (lane % 4);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if (row(half) < size && channel < channels) f(half, channel, make_float2(x[m][2 * half], x[m][2 * half + 1]));
+        }
+      }
+    }
+  }
+};
+
+}  // namespace strata::cuda

@@ -1,0 +1,188 @@
+// HSA backward on trees of families of at most 16 children (hsa_small.cuh; docs/MATH.md, section 2.4). With P the
+// attention within a family, its diagonal the own mass, and R = Y V^T, its diagonal mbar:
+//   mu_c = sum_b P_cb R_cb        G_cb = P_cb (m (R_cb - mu_c) + fbar |c| / |A|)
+//   dq_c = s sum_b G_cb k_b       dk_b = s sum_c G_cb q_c       dv_b = m sum_c P_cb Y_c       plus shares of A's own
+// The diagonal is part of these sums for leaves; a node takes it down, as fbar and m.
+#include <cmath>
+#include <type_traits>
+
+#include "cuda/hsa_cuda_kernels.h"
+#include "cuda/hsa_small.cuh"
+
+namespace strata::cuda {
+namespace {
+
+constexpr int kScratch = 1024;  // bytes of a warp, to transpose in
+
+template <class T, int D>
+struct BackwardFamily : SmallFamily<T, D, 4> {
+  using Base = SmallFamily<T, D, 4>;
+  float P[2][4] = {}, R[2][4] = {}, Z[2], mu[2] = {};
+
+  __device__ BackwardFamily(const HsaArgs<T>& a, const ConstView& dout, int64_t family, int64_t head, uint32_t memory)
+      : Base(a, dout, family, head, memory) {
+    this->attention(P, Z);
+    this->products(R, kY, kV);
+    const float mbar = this->lane < this->size && this->child < 0 ? a.n.mbar[this->head.node(~this->child)] : 0.0f;
+    this->each([&](int half, int n, int i, int y) {
+      const float node_mbar = __shfl_sync(~0u, mbar, y);
+      const bool is_node = __shfl_sync(~0u, this->child, y) < 0;
+      if (y == this->row(half) && is_node) R[n][i] = node_mbar;
+      if (P[n][i] != 0) mu[half] += P[n][i] * R[n][i];
+    });
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      mu[half] += __shfl_xor_sync(~0u, mu[half], 1);
+      mu[half] += __shfl_xor_sync(~0u, mu[half], 2);
+      if (!(__shfl_sync(~0u, this->weight, this->row(half)) > 0)) mu[half] = 0;
+    }
+  }
+};
+
+template <class T, int D>
+__global__ void __launch_bounds__(32 * kSmallWarps)
+    hsa_small_mass_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ ConstView dout, int64_t first,
+                          int64_t families) {
+  using Family = BackwardFamily<T, D>;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * kSmallWarps + warp;
+  if (item >= families * a.p.heads) return;
+  const Family f(a, dout, first + item / a.p.heads, item % a.p.heads, shared_address(memory) + warp * Family::kMemory);
+  f.store_node(f.Z);
+  f.sum_rows(kY, a.n.Y, a.p.value_size, 0.0f);  // rows that do not count are zeros
+  float mbar = f.lane % 4 == 0 ? f.mu[0] + f.mu[1] : 0.0f;
+  mbar = warp_sum(mbar);
+  if (f.lane == 0) a.n.mbar[f.node] = mbar;
+}
+
+// A 16 x 16 operand, transposed, through shared memory.
+__device__ void transpose(uint32_t (&to)[4], const uint32_t (&from)[4], uint32_t scratch) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  __syncwarp();
+#pragma unroll
+  for (int r = 0; r < 4; ++r)  // rows of 32 bytes
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(scratch + (lane / 4 + r % 2 * 8) * 32 + r / 2 * 16 + lane % 4 * 4),
+                 "r"(from[r]));
+  __syncwarp();
+  load_matrices_transposed(to, scratch + (lane / 16 * 8 + lane % 8) * 32 + lane / 8 % 2 * 16);
+}
+
+template <class T, int D>
+__global__ void __launch_bounds__(32 * kSmallWarps)
+    hsa_small_gradient_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ HsaGradients g,
+                              int64_t first, int64_t families, bool root) {
+  using Family = BackwardFamily<T, D>;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const HsaProblem& p = a.p;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * kSmallWarps + warp;
+  if (item >= families * p.heads) return;
+  const int64_t family = first + item / p.heads;
+  const uint32_t start = shared_address(memory) + warp * (Family::kMemory + kScratch), scratch = start + Family::kMemory;
+  Family f(a, g.dout, family, item % p.heads, start);
+  const float m = root ? 1.0f : a.n.m[f.node];
+  const float fbar = !root                 ? a.n.fbar[f.node]
+                     : g.dscore == nullptr ? 0.0f
+                                           : static_cast<const float*>(
+                                                 g.dscore)[a.plan.sequence[family] * p.heads + f.head.head];
+  int32_t child[2];
+  float share[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    child[half] = __shfl_sync(~0u, f.child, f.row(half));
+    share[half] = f.total > 0 ? __shfl_sync(~0u, f.weight, f.row(half)) / f.total : 0.0f;
+  }
+  float G[2][4];
+  f.each([&](int half, int n, int i, int y) {
+    const bool real = share[half] > 0 && f.P[n][i] != 0;  // rows that do not count give nothing
+    G[n][i] = real ? f.P[n][i] * (m * (f.R[n][i] - f.mu[half]) + fbar * share[half]) : 0.0f;
+    f.P[n][i] = real ? f.P[n][i] * m : 0.0f;
+    if (y != f.row(half) || y >= f.size || child[half] >= 0) return;
+    const int64_t to = f.head.node(~child[half]);
+    a.n.m[to] = f.P[n][i];
+    a.n.fbar[to] = G[n][i];
+    f.P[n][i] = G[n][i] = 0;
+  });
+  // The sum over a column is what its key bias gets.
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      float sum = G[n][e] + G[n][2 + e];
+#pragma unroll
+      for (int offset = 4; offset < 32; offset *= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+      const int y = f.place(n, e);
+      const float w = __shfl_sync(~0u, f.weight, y);
+      const int32_t c = __shfl_sync(~0u, f.child, y);
+      if (f.lane >= 4 || y >= f.size) continue;
+      const float dkappa = w > 0 ? sum + (root ? 0.0f : w / f.total * a.n.dkappa[f.node]) : 0.0f;
+      if (c < 0) {
+        a.n.dkappa[f.head.node(~c)] = dkappa;
+      } else if (g.dkey_bias.data != nullptr) {
+        *f.head.template row<float>(g.dkey_bias, c) = dkappa;
+      }
+    }
+  }
+  auto store = [&](const View& view, float* nodes, int channels, const uint32_t (&left)[4], int which, float factor) {
+    const float* above = root ? nullptr : nodes + f.node * channels;
+    f.spread(left, which, channels, [&](int half, int channel, float2 x) {
+      x.x *= factor;
+      x.y *= factor;
+      if (above != nullptr) x.x += share[half] * above[channel], x.y += share[half] * above[channel + 1];
+      const int32_t c = child[half];
+      if (c < 0) {
+        *reinterpret_cast<float2*>(nodes + f.head.node(~c) * channels + channel) = x;
+      } else {
+        *reinterpret_cast<uint32_t*>(f.head.template row<T>(view, c) + channel) = pack(x.x, x.y, T());
+      }
+    });
+  };
+  uint32_t forth[4], masses[4], back[4], values[4];
+  Family::to_operand(forth, G);
+  Family::to_operand(masses, f.P);
+  transpose(back, forth, scratch);
+  transpose(values, masses, scratch);
+  const float scale = static_cast<float>(p.scale);
+  store(g.dq, a.n.dq, p.head_size, forth, kK, scale);
+  store(g.dk, a.n.dk, p.head_size, back, kQ, scale);
+  store(g.dv, a.n.dv, p.value_size, values, kY, 1.0f);
+}
+
+template <class T, int D>
+cudaError_t backward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaGradients& g, cudaStream_t stream) {
+  const auto up = hsa_small_mass_kernel<T, D>;
+  const auto down = hsa_small_gradient_kernel<T, D>;
+  constexpr int kUp = kSmallWarps * BackwardFamily<T, D>::kMemory, kDown = kUp + kSmallWarps * kScratch;
+  if (const cudaError_t e = cudaFuncSetAttribute(up, cudaFuncAttributeMaxDynamicSharedMemorySize, kUp); e != cudaSuccess)
+    return e;
+  if (const cudaError_t e = cudaFuncSetAttribute(down, cudaFuncAttributeMaxDynamicSharedMemorySize, kDown);
+      e != cudaSuccess)
+    return e;
+  const auto depths = static_cast<int64_t>(plan.depth_begin.size()) - 1;
+  auto count = [&](int64_t depth) { return plan.depth_begin[depth + 1] - plan.depth_begin[depth]; };
+  auto blocks = [&](int64_t depth) { return blocks_for(count(depth) * a.p.heads, kSmallWarps); };
+  for (int64_t depth = depths - 1; depth >= 0; --depth)
+    up<<<blocks(depth), 32 * kSmallWarps, kUp, stream>>>(a, g.dout, plan.depth_begin[depth], count(depth));
+  for (int64_t depth = 0; depth < depths; ++depth)
+    down<<<blocks(depth), 32 * kSmallWarps, kDown, stream>>>(a, g, plan.depth_begin[depth], count(depth), depth == 0);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+bool hsa_small_backward_fits(const HsaProblem& p, const HsaPlan& plan, const HsaGradients& g) {
+  return hsa_families_are_small(p, plan, g.dv) && g.dweights.data == nullptr && g.dpositions == nullptr &&
+         is_wide(g.dout, p.value_size) && is_wide(g.dq, p.head_size) && is_wide(g.dk, p.head_size);
+}
+
+template <class T>
+cudaError_t hsa_small_backward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaGradients& g, cudaStream_t stream) {
+  return a.p.head_size <= 64 && a.p.value_size <= 64 ? backward<T, 64>(a, plan, g, stream)
+                                                     : backward<T, 128>(a, plan, g, stream);
+}
+template cudaError_t hsa_small_backward(const HsaArgs<__nv_bfloat16>&, const HsaPlan&, const HsaGradients&,
+                                        cudaStream_t);
+template cudaError_t hsa_small_backward(const HsaArgs<__half>&, const HsaPlan&, const HsaGradients&, cudaStream_t);
+
+}  // namespace strata::cuda

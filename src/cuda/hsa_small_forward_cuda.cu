@@ -1,0 +1,121 @@
+// HSA forward on trees of families of at most 16 children (hsa_small.cuh).
+#include <cmath>
+
+#include "cuda/hsa_cuda_kernels.h"
+#include "cuda/hsa_small.cuh"
+
+namespace strata::cuda {
+namespace {
+
+// Means, f, and every child's attention on its siblings; that of leaves stays in `out` until the ancestors are known.
+template <class T, int D>
+__global__ void __launch_bounds__(32 * kSmallWarps)
+    hsa_small_up_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ View out, int64_t first,
+                        int64_t families) {
+  using Family = SmallFamily<T, D, 3>;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * kSmallWarps + warp;
+  if (item >= families * a.p.heads) return;
+  const Family f(a, {}, first + item / a.p.heads, item % a.p.heads, shared_address(memory) + warp * Family::kMemory);
+  float P[2][4] = {}, Z[2];
+  f.attention(P, Z);
+  f.store_node(Z);
+  int32_t child[2];
+  for (int half = 0; half < 2; ++half) child[half] = __shfl_sync(~0u, f.child, f.row(half));
+  f.each([&](int half, int n, int i, int y) {  // a node's own mass goes down, not out
+    if (y == f.row(half) && child[half] < 0) P[n][i] = 0;
+  });
+  uint32_t left[4];
+  Family::to_operand(left, P);
+  f.spread(left, kV, a.p.value_size, [&](int half, int channel, float2 x) {
+    const int32_t c = child[half];
+    if (c < 0) {
+      *reinterpret_cast<float2*>(a.n.local + f.head.node(~c) * a.p.value_size + channel) = x;
+    } else {
+      *reinterpret_cast<uint32_t*>(f.head.template row<T>(out, c) + channel) = pack(x.x, x.y, T());
+    }
+  });
+}
+
+// acc(c) = acc(A) + m(A) local(c), m(c) = m(A) exp(f(c) - Z(c)), and y of the leaves; eight channels at a time.
+template <class T>
+__global__ void __launch_bounds__(32 * kSmallWarps)
+    hsa_small_down_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ View out, int64_t first,
+                          int64_t families, bool root) {
+  const HsaProblem& p = a.p;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * kSmallWarps + warp;
+  if (item >= families * p.heads) return;
+  const int64_t family = first + item / p.heads;
+  const Head<T> head(a, family, item % p.heads);
+  const int32_t begin = a.plan.child_begin[family];
+  const int size = a.plan.child_begin[family + 1] - begin, chunks = p.value_size / 8;
+  const int64_t node = head.node(family);
+  const float m = root ? 1.0f : a.n.m[node];
+  for (int at = lane; at < size * chunks; at += 32) {
+    const int32_t child = a.plan.children[begin + at / chunks];
+    const int channel = at % chunks * 8;
+    float above[8] = {};
+    if (!root) {
+#pragma unroll
+      for (int c = 0; c < 8; ++c) above[c] = a.n.local[node * p.value_size + channel + c];
+    }
+    if (child < 0) {
+      float* local = a.n.local + head.node(~child) * p.value_size + channel;
+#pragma unroll
+      for (int c = 0; c < 8; ++c) local[c] = above[c] + m * local[c];
+      if (channel == 0) a.n.m[head.node(~child)] = m * exp_difference(head.f(child), head.Z(child));
+      continue;
+    }
+    uint4& place = *reinterpret_cast<uint4*>(head.template row<T>(out, child) + channel);
+    const uint4 local = place;
+    const uint32_t in[4] = {local.x, local.y, local.z, local.w};
+    const bool real = head.weight(child) > 0;
+    uint32_t result[4];
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      const uint16_t low = static_cast<uint16_t>(in[pair]), high = static_cast<uint16_t>(in[pair] >> 16);
+      const float x = above[2 * pair] + m * static_cast<float>(reinterpret_cast<const T&>(low));
+      const float y = above[2 * pair + 1] + m * static_cast<float>(reinterpret_cast<const T&>(high));
+      result[pair] = real ? pack(x, y, T()) : 0u;
+    }
+    place = make_uint4(result[0], result[1], result[2], result[3]);
+  }
+}
+
+template <class T, int D>
+cudaError_t forward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaOutputs& o, cudaStream_t stream) {
+  const auto kernel = hsa_small_up_kernel<T, D>;
+  constexpr int kMemory = kSmallWarps * SmallFamily<T, D, 3>::kMemory;
+  if (const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemory);
+      e != cudaSuccess)
+    return e;
+  const auto depths = static_cast<int64_t>(plan.depth_begin.size()) - 1;
+  auto count = [&](int64_t depth) { return plan.depth_begin[depth + 1] - plan.depth_begin[depth]; };
+  for (int64_t depth = depths - 1; depth >= 0; --depth)
+    kernel<<<blocks_for(count(depth) * a.p.heads, kSmallWarps), 32 * kSmallWarps, kMemory, stream>>>(
+        a, o.out, plan.depth_begin[depth], count(depth));
+  for (int64_t depth = 0; depth < depths; ++depth)
+    hsa_small_down_kernel<T><<<blocks_for(count(depth) * a.p.heads, kSmallWarps), 32 * kSmallWarps, 0, stream>>>(
+        a, o.out, plan.depth_begin[depth], count(depth), depth == 0);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+bool hsa_families_are_small(const HsaProblem& p, const HsaPlan& plan, const View& out) {
+  return (p.dtype == DType::kBFloat16 || p.dtype == DType::kFloat16) && p.v.data != nullptr && p.head_size <= 128 &&
+         p.value_size <= 128 && plan.families > 0 && plan.widest_family <= kSmallRows && is_wide(p.q, p.head_size) &&
+         is_wide(p.k, p.head_size) && is_wide(p.v, p.value_size) && is_wide(out, p.value_size);
+}
+
+template <class T>
+cudaError_t hsa_small_forward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaOutputs& o, cudaStream_t stream) {
+  return a.p.head_size <= 64 && a.p.value_size <= 64 ? forward<T, 64>(a, plan, o, stream)
+                                                     : forward<T, 128>(a, plan, o, stream);
+}
+template cudaError_t hsa_small_forward(const HsaArgs<__nv_bfloat16>&, const HsaPlan&, const HsaOutputs&, cudaStream_t);
+template cudaError_t hsa_small_forward(const HsaArgs<__half>&, const HsaPlan&, const HsaOutputs&, cudaStream_t);
+
+}  // namespace strata::cuda
