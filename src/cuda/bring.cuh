@@ -6,20 +6,22 @@
 
 namespace strata::cuda {
 
-// kRows rows; slot s of the tile gets row row(s).
+// Slot s of the tile gets row row(s); slots whose row is negative are left alone.
 template <int D, class T, class Row>
 __device__ inline void bring_rows(uint32_t tile, int rows, Rows<const T> from, int limit, int channels, const Row& row) {
   constexpr int kChunks = D / 8;
   for (int item = static_cast<int>(threadIdx.x); item < rows * kChunks; item += 128) {
     const int slot = item / kChunks, chunk = item % kChunks, at = row(slot);
+    if (at < 0) continue;
     const int bytes = at < limit ? 2 * min(8, max(0, channels - chunk * 8)) : 0;
     copy_async(tile + panel_offset(rows, slot, chunk), bytes > 0 ? &from.at(at, chunk * 8) : from.data, bytes);
   }
 }
 
 // The kRows rows from `first` on, in the order of slots: slot s of product tile n is row (kRows / 8) s + n. A thread
-// has one chunk of every 128 / (D / 8)-th slot, so that it only counts up.
-template <int D, int kRows, class T>
+// has one chunk of every 128 / (D / 8)-th slot, so that it only counts up. The rows may be part of a tile: of kTileRows
+// rows in all, from kBegin on.
+template <int D, int kRows, int kTileRows = kRows, int kBegin = 0, class T>
 __device__ inline void bring_slots(uint32_t tile, Rows<const T> from, int first, int limit, int channels) {
   constexpr int kChunks = D / 8, kSlots = 128 / kChunks;  // slots side by side: 16 or 8
   const int thread = static_cast<int>(threadIdx.x), chunk = thread % kChunks, slot = thread / kChunks;
@@ -27,7 +29,7 @@ __device__ inline void bring_slots(uint32_t tile, Rows<const T> from, int first,
   int row = first + slot % 8 * (kRows / 8) + slot / 8;
   const T* source = &from.at(row, bytes > 0 ? chunk * 8 : 0);
   const int64_t step = (kSlots / 8) * from.stride;
-  uint32_t to = tile + panel_offset(kRows, slot, chunk);
+  uint32_t to = tile + panel_offset(kTileRows, kBegin + slot, chunk);
 #pragma unroll
   for (int i = 0; i < (kRows + kSlots - 1) / kSlots; ++i) {
     const bool there = row < limit;

@@ -3,11 +3,13 @@
 // side gives the rows of the products: 128 per block, two warpgroups of 64, and a third that brings the other side in
 // tiles of 64. Scores and dS never leave the registers: rounded, they are the left operand of the second products.
 //
-// Of 16 rows of a warp, slots g and g + 8 are rows 2g and 2g + 1, so the rows of level 1 and 2 are repeated; sums over
-// them are taken in float32 at the end. The other side stands as in hkt_scores.cuh, and its sums are taken in registers.
+// Of 16 rows of a warp, slots g and g + 8 are rows 2g and 2g + 1. Both coarse levels share one tile: slot g is row g of
+// level 1, slot g + 8 its row of level 2, and of the other side 32 rows of level 1 are followed by 16 of level 2. So one
+// product gives the scores of both, one has the gradients of both, and a thread has all that its two rows need. Sums
+// over the other side are taken in registers, over the rows of level 2 at the end.
 //
-// With heads of 128 channels the sums of all levels do not fit into the registers; there the coarse levels have
-// kernels of their own, which compute the scores once more.
+// With heads of 128 channels the sums of keys, coarse keys and values do not fit into the registers; there the values
+// have a kernel of their own, which computes the scores once more.
 #include <cmath>
 
 #include "cuda/bring.cuh"
@@ -20,19 +22,17 @@ namespace {
 constexpr int kGroups = 2, kRows = 64 * kGroups, kThreads = 128 * (kGroups + 1);
 constexpr int kOther = 64, kTiles = kOther / 8, kScores = kOther / 2;  // the other side's tile; numbers of a thread
 
-enum class Part { kAll, kFine, kCoarse };
+enum class Part { kAll, kKeys, kValues };  // dk or dq, and dv
+constexpr int kCoarseRows = 48;            // of the other side: 32 of level 1, 16 of level 2
 
 // Shared memory of a block, in bytes from its start. P: panels of 64 channels.
-template <int D, int kLevels>
+template <int D, bool kCoarse>
 struct Plan {
   static constexpr int P = D / 64, kStages = D == 64 ? 3 : 2;
-  static constexpr int kOwnTile = 64 * 128 * P, kOwnTiles = kLevels + 1;  // per group: the levels, and v or dout
-  __host__ __device__ static constexpr int tile(int level) {  // within a stage; kLevels: v or dout
-    int begin = 0;
-    for (int l = 0; l < level; ++l) begin += (kOther >> l) * 128 * P;
-    return begin;
-  }
-  static constexpr int kNumbers = tile(kLevels) + kOther * 128 * P;  // lse and D of the queries of a stage
+  static constexpr int kOwnTile = 64 * 128 * P, kOwnTiles = kCoarse ? 3 : 2;  // per group: fine, v or dout, coarse
+  static constexpr int kExtra = kOther * 128 * P;                             // within a stage: v or dout
+  static constexpr int kCoarseTile = 2 * kExtra;
+  static constexpr int kNumbers = kCoarseTile + (kCoarse ? kCoarseRows * 128 * P : 0);  // lse and D of its queries
   static constexpr int kStage = kNumbers + 1024;
   static constexpr int kStagesBegin = kGroups * kOwnTiles * kOwnTile;
   static constexpr int kBarriers = kStagesBegin + kStages * kStage;  // own, full[stages], empty[stages]
@@ -40,9 +40,7 @@ struct Plan {
 };
 
 __host__ __device__ constexpr int own_row(int slot) { return (slot & ~15) + 2 * (slot & 7) + (slot >> 3 & 1); }
-__host__ __device__ constexpr int other_row(int level, int slot) {
-  return slot % 8 * ((kOther >> level) / 8) + slot / 8;
-}
+__host__ __device__ constexpr int other_row(int slot) { return slot % 8 * (kOther / 8) + slot / 8; }
 
 struct Arguments {
   HktProblem p;
@@ -57,9 +55,9 @@ struct Walk {
   int first_head, heads, first, last, limit, batch, own_first;
 };
 
-template <class T, int D, int kLevels, bool kOwnKeys>
+template <class T, int D, bool kCoarse, bool kOwnKeys>
 __device__ void bring(const Arguments& a, const Walk& walk, uint32_t memory, uint32_t barriers) {
-  using M = Plan<D, kLevels>;
+  using M = Plan<D, kCoarse>;
   const HktProblem& p = a.p;
   const int group_size = static_cast<int>(p.heads / p.key_heads), key_head = walk.first_head / group_size;
   const ConstView* const own = kOwnKeys ? p.k : p.q;
@@ -67,18 +65,21 @@ __device__ void bring(const Arguments& a, const Walk& walk, uint32_t memory, uin
   const ConstView& own_extra = kOwnKeys ? p.v : a.g.dout;
   const ConstView& other_extra = kOwnKeys ? a.g.dout : p.v;
   const int own_head = kOwnKeys ? key_head : walk.first_head;
+  // Rows of level 2 that are not there are zeros.
+  const int top = p.levels > 2 ? 2 : 1, limit1 = (walk.limit + 1) / 2, limit2 = p.levels > 2 ? (walk.limit + 3) / 4 : 0;
   for (int group = 0; group < kGroups; ++group) {
     const uint32_t tiles = memory + group * M::kOwnTiles * M::kOwnTile;
     const int first = walk.own_first + 64 * group;
-#pragma unroll
-    for (int l = 0; l < kLevels; ++l) {
-      if (l < p.levels)
-        bring_rows<D>(tiles + l * M::kOwnTile, 64, rows_of<const T>(own[l], walk.batch, own_head),
-                      (walk.limit + (1 << l) - 1) >> l, p.head_size,
-                      [&](int slot) { return (first + own_row(slot)) >> l; });
+    auto row = [&](int slot) { return first + own_row(slot); };
+    bring_rows<D>(tiles, 64, rows_of<const T>(own[0], walk.batch, own_head), walk.limit, p.head_size, row);
+    bring_rows<D>(tiles + M::kOwnTile, 64, rows_of<const T>(own_extra, walk.batch, own_head), walk.limit, p.value_size,
+                  row);
+    if constexpr (kCoarse) {
+      bring_rows<D>(tiles + 2 * M::kOwnTile, 64, rows_of<const T>(own[1], walk.batch, own_head), limit1, p.head_size,
+                    [&](int slot) { return slot & 8 ? -1 : row(slot) >> 1; });
+      bring_rows<D>(tiles + 2 * M::kOwnTile, 64, rows_of<const T>(own[top], walk.batch, own_head), limit2, p.head_size,
+                    [&](int slot) { return slot & 8 ? row(slot) >> 2 : -1; });
     }
-    bring_rows<D>(tiles + kLevels * M::kOwnTile, 64, rows_of<const T>(own_extra, walk.batch, own_head), walk.limit,
-                  p.value_size, [&](int slot) { return first + own_row(slot); });
   }
   commit_copies();
   int step = 0;
@@ -90,17 +91,16 @@ __device__ void bring(const Arguments& a, const Walk& walk, uint32_t memory, uin
       if (round > 0) barrier_wait(barriers + 8 * (1 + M::kStages + stage), (round - 1) & 1);
       const uint32_t tile = memory + M::kStagesBegin + stage * M::kStage;
       bring_slots<D, kOther>(tile, rows_of<const T>(others[0], walk.batch, other_head), first, walk.limit, p.head_size);
-      if constexpr (kLevels > 1) {
-        bring_slots<D, kOther / 2>(tile + M::tile(1), rows_of<const T>(others[1], walk.batch, other_head), first / 2,
-                                   (walk.limit + 1) / 2, p.head_size);
-        if (p.levels > 2)
-          bring_slots<D, kOther / 4>(tile + M::tile(2), rows_of<const T>(others[2], walk.batch, other_head), first / 4,
-                                     (walk.limit + 3) / 4, p.head_size);
+      bring_slots<D, kOther>(tile + M::kExtra, rows_of<const T>(other_extra, walk.batch, other_head), first, walk.limit,
+                             p.value_size);
+      if constexpr (kCoarse) {
+        bring_slots<D, 32, kCoarseRows>(tile + M::kCoarseTile, rows_of<const T>(others[1], walk.batch, other_head),
+                                        first / 2, limit1, p.head_size);
+        bring_slots<D, 16, kCoarseRows, 32>(tile + M::kCoarseTile, rows_of<const T>(others[top], walk.batch, other_head),
+                                            first / 4, limit2, p.head_size);
       }
-      bring_slots<D, kOther>(tile + M::tile(kLevels), rows_of<const T>(other_extra, walk.batch, other_head), first,
-                             walk.limit, p.value_size);
       if (kOwnKeys && threadIdx.x < kOther) {
-        const int slot = static_cast<int>(threadIdx.x), at = first + other_row(0, slot);
+        const int slot = static_cast<int>(threadIdx.x), at = first + other_row(slot);
         const int64_t from = line + (at < walk.limit ? at : 0);
         const uint32_t numbers = tile + M::kNumbers + 4 * slot;
         bring_number(numbers, static_cast<const float*>(a.o.lse) + from, at < walk.limit);
@@ -143,19 +143,31 @@ __device__ inline void gradient_product(float (&acc)[D / 2], const uint32_t (&le
   for (int kk = 0; kk < kSteps; ++kk)
     register_product(acc, left[kk], operand(rows + kk * 16 * 128, kSteps * 16 * 128), T());
 }
-// Sums over neighbouring columns: of tiles 2m and 2m + 1.
-template <int kCount>
-__device__ inline void pair_sums(float (&coarse)[kCount / 2], const float (&fine)[kCount]) {
+// Sums of dS over blocks of level 1 and 2 as left operands: rows of level 1 in slots g, of level 2 in slots g + 8.
+template <class T>
+__device__ inline void coarse_operand(uint32_t (&left)[3][4], const float (&ds)[kScores], float factor1, float factor2) {
+  float sums[4][2];
 #pragma unroll
-  for (int i = 0; i < kCount / 2; ++i) coarse[i] = fine[(i / 4) * 8 + i % 4] + fine[(i / 4) * 8 + 4 + i % 4];
+  for (int m = 0; m < 4; ++m) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) sums[m][e] = ds[8 * m + e] + ds[8 * m + 2 + e] + ds[8 * m + 4 + e] + ds[8 * m + 6 + e];
+  }
+#pragma unroll
+  for (int kk = 0; kk < 2; ++kk) {
+    left[kk][0] = pack(sums[2 * kk][0] * factor1, sums[2 * kk][1] * factor1, T());
+    left[kk][2] = pack(sums[2 * kk + 1][0] * factor1, sums[2 * kk + 1][1] * factor1, T());
+    left[kk][1] = left[kk][3] = 0;
+  }
+  left[2][0] = left[2][2] = 0;
+  left[2][1] = pack((sums[0][0] + sums[1][0]) * factor2, (sums[0][1] + sums[1][1]) * factor2, T());
+  left[2][3] = pack((sums[2][0] + sums[3][0]) * factor2, (sums[2][1] + sums[3][1]) * factor2, T());
 }
 
-template <class T, int D, int kLevels, bool kOwnKeys, Part kPart>
+template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
 __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t memory, const unsigned char* start,
                        uint32_t barriers) {
-  using M = Plan<D, kLevels>;
-  constexpr bool kFine = kPart != Part::kCoarse, kLevel1 = kLevels > 1 && kPart != Part::kFine,
-                 kLevel2 = kLevels > 2 && kPart != Part::kFine;
+  using M = Plan<D, kCoarse>;
+  constexpr bool kKeys = kPart != Part::kValues, kValues = kOwnKeys && kPart != Part::kKeys;
   const HktProblem& p = arguments.p;
   const HktGradients& gr = arguments.g;
   const int group = static_cast<int>(threadIdx.x) / 128 - 1, warp = static_cast<int>(threadIdx.x) / 32 % 4;
@@ -165,8 +177,7 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t me
   int rows[2];  // of this thread, in the sequence
   for (int half = 0; half < 2; ++half) rows[half] = own_first + own_row(warp * 16 + lane / 4 + 8 * half);
 
-  float fine[kFine ? D / 2 : 1] = {}, values[kFine && kOwnKeys ? D / 2 : 1] = {};
-  float level1[kLevel1 ? D / 2 : 1] = {}, level2[kLevel2 ? D / 2 : 1] = {};
+  float fine[kKeys ? D / 2 : 1] = {}, coarse[kKeys && kCoarse ? D / 2 : 1] = {}, values[kValues ? D / 2 : 1] = {};
   float lse2[2] = {}, delta[2] = {};
   if (!kOwnKeys) {
     const int64_t line = (static_cast<int64_t>(walk.batch) * p.heads + walk.first_head) * p.tokens;
@@ -192,27 +203,28 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t me
       const uint32_t tile = memory + M::kStagesBegin + stage * M::kStage;
       float s[kScores], dp[kScores];
       // The coarse levels are the start of the fine one (hkt_scores.cuh); dO V^T is computed meanwhile.
-      if constexpr (kLevels > 1) {
-        float scores1[kScores / 2], scores2[kScores / 4];
-        products_begin();
-        score_product<T, D>(scores1, own + M::kOwnTile, tile + M::tile(1), false);
-        score_product<T, D>(scores2, own + 2 * M::kOwnTile, tile + M::tile(2), false);
+      products_begin();
+      if constexpr (kCoarse) {
+        float above[kCoarseRows / 2];
+        score_product<T, D>(above, own + 2 * M::kOwnTile, tile + M::kCoarseTile, false);
         products_commit();
-        score_product<T, D>(dp, own + kLevels * M::kOwnTile, tile + M::tile(kLevels), false);
-        products_commit();
-        products_wait<1>();
-#pragma unroll
-        for (int i = 0; i < kScores; ++i) {
-          const int above = (i / 8) * 4 + i % 4;
-          s[i] = (scores1[above] + scores2[(above / 8) * 4 + i % 4] * w.down[1]) * w.down[0];
+        if constexpr (kKeys) {
+          score_product<T, D>(dp, own + M::kOwnTile, tile + M::kExtra, false);
+          products_commit();
         }
-      } else {
+        products_wait<kKeys ? 1 : 0>();
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            s[4 * n + i] = (above[n / 2 * 4 + i % 2] + above[(4 + n / 4) * 4 + 2 + i % 2] * w.down[1]) * w.down[0];
+        }
         products_begin();
-        score_product<T, D>(dp, own + kLevels * M::kOwnTile, tile + M::tile(kLevels), false);
+      } else if constexpr (kKeys) {
+        score_product<T, D>(dp, own + M::kOwnTile, tile + M::kExtra, false);
         products_commit();
       }
-      products_begin();
-      score_product<T, D>(s, own, tile, kLevels > 1);
+      score_product<T, D>(s, own, tile, kCoarse);
       products_commit();
       products_wait<0>();
 
@@ -238,30 +250,20 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t me
             const int query = kOwnKeys ? other : mine, key = kOwnKeys ? mine : other;
             if (key >= limit || query >= limit || (p.causal && key > query)) x = 0;
           }
-          float& d = dp[4 * n + i];
-          d = x == 0 ? 0.0f : x * (d - (kOwnKeys ? column_delta[i % 2] : delta[i / 2]));
+          if constexpr (kKeys) {
+            float& d = dp[4 * n + i];
+            d = x == 0 ? 0.0f : x * (d - (kOwnKeys ? column_delta[i % 2] : delta[i / 2]));
+          }
         }
       }
-      uint32_t left[kFine && kOwnKeys ? kScores / 8 : 1][4];
-      if constexpr (kFine && kOwnKeys) to_operand<T>(left, s, 1.0f);
-      uint32_t left0[kFine ? kScores / 8 : 1][4];
-      if constexpr (kFine) to_operand<T>(left0, dp, factor0);
-      float sums1[kLevel1 ? kScores / 2 : 1];
-      uint32_t left1[kLevel1 ? kScores / 16 : 1][4], left2[kLevel2 ? kScores / 32 : 1][4];
-      if constexpr (kLevel1) {
-        pair_sums(sums1, dp);
-        to_operand<T>(left1, sums1, factor1);
-      }
-      if constexpr (kLevel2) {
-        float sums2[kScores / 4];
-        pair_sums(sums2, sums1);
-        to_operand<T>(left2, sums2, factor2);
-      }
+      uint32_t left_values[kValues ? kScores / 8 : 1][4], left[kKeys ? kScores / 8 : 1][4], left_coarse[3][4];
+      if constexpr (kValues) to_operand<T>(left_values, s, 1.0f);
+      if constexpr (kKeys) to_operand<T>(left, dp, factor0);
+      if constexpr (kKeys && kCoarse) coarse_operand<T>(left_coarse, dp, factor1, factor2);
       products_begin();
-      if constexpr (kFine && kOwnKeys) gradient_product<T, D>(values, left, tile + M::tile(kLevels));
-      if constexpr (kFine) gradient_product<T, D>(fine, left0, tile);
-      if constexpr (kLevel1) gradient_product<T, D>(level1, left1, tile + M::tile(1));
-      if constexpr (kLevel2) gradient_product<T, D>(level2, left2, tile + M::tile(2));
+      if constexpr (kValues) gradient_product<T, D>(values, left_values, tile + M::kExtra);
+      if constexpr (kKeys) gradient_product<T, D>(fine, left, tile);
+      if constexpr (kKeys && kCoarse) gradient_product<T, D>(coarse, left_coarse, tile + M::kCoarseTile);
       products_commit();
       products_wait<0>();
       if (threadIdx.x % 128 == 0) barrier_arrive(barriers + 8 * (1 + M::kStages + stage));
@@ -306,31 +308,28 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t me
   const View* const to = kOwnKeys ? gr.dk : gr.dq;
   const float* a = static_cast<const float*>(p.weights) + walk.first_head * p.levels;
   auto weight = [&](int l) { return kOwnKeys ? scale : scale * a[l]; };
-  if constexpr (kFine) {
-    auto every = [](int) { return true; };
+  auto every = [](int) { return true; };
+  if constexpr (kValues) store(gr.dv, p.value_size, 1.0f, 0, [&](int i) { return values[i]; }, every);
+  if constexpr (kKeys) {
     auto value = [&](int i) { return fine[i]; };
     store(to[0], p.head_size, weight(0), 0, value, every);
     weight_part(0, value, every);
-    if constexpr (kOwnKeys) store(gr.dv, p.value_size, 1.0f, 0, [&](int i) { return values[i]; }, every);
   }
-  if constexpr (kLevel1) {
-    // Slots g and g + 8 are the two rows of one row of level 1.
-    auto first = [](int half) { return half == 0; };
-    if (p.levels > 1) {
-      auto value = [&](int i) { return level1[i] + level1[i + 2]; };
-      store(to[1], p.head_size, weight(1), 1, value, first);
-      weight_part(1, value, first);
-    }
-    if constexpr (kLevel2) {
-      // Of level 2 also those of the lanes of the next row.
+  if constexpr (kKeys && kCoarse) {
+    // Of level 2, the rows of the next lanes' row of level 1 as well.
 #pragma unroll
-      for (int i = 0; i < D / 2; ++i) level2[i] += __shfl_xor_sync(~0u, level2[i], 4);
-      auto even = [&](int half) { return half == 0 && lane / 4 % 2 == 0; };
-      if (p.levels > 2) {
-        auto value = [&](int i) { return level2[i] + level2[i + 2]; };
-        store(to[2], p.head_size, weight(2), 2, value, even);
-        weight_part(2, value, even);
-      }
+    for (int i = 0; i < D / 2; ++i) {
+      if (i & 2) coarse[i] += __shfl_xor_sync(~0u, coarse[i], 4);
+    }
+    auto first = [](int half) { return half == 0; };
+    auto even = [&](int half) { return half == 0 && lane / 4 % 2 == 0; };
+    auto value1 = [&](int i) { return coarse[i]; };
+    auto value2 = [&](int i) { return coarse[i + 2]; };
+    store(to[1], p.head_size, weight(1), 1, value1, first);
+    weight_part(1, value1, first);
+    if (p.levels > 2) {
+      store(to[2], p.head_size, weight(2), 2, value2, even);
+      weight_part(2, value2, even);
     }
   }
   if constexpr (!kOwnKeys) {
@@ -345,7 +344,7 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t me
     if (threadIdx.x == 128) {
       const int64_t line = static_cast<int64_t>(walk.batch) * p.heads + walk.first_head;
       float* const total = arguments.weight_parts + (line * gridDim.x + walk.own_first / kRows) * kCudaLevels;
-      for (int l = kFine ? 0 : 1; l < (kLevel1 ? kLevels : 1); ++l) {
+      for (int l = 0; l < (kCoarse ? 3 : 1); ++l) {
         float sum = 0;
         for (const auto& share : shares) sum += share[l];
         total[l] = sum;
@@ -354,9 +353,9 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t me
   }
 }
 
-template <class T, int D, int kLevels, bool kOwnKeys, Part kPart>
+template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
 __global__ void __launch_bounds__(kThreads, 1) hkt_backward_hopper_kernel(const __grid_constant__ Arguments a) {
-  using M = Plan<D, kLevels>;
+  using M = Plan<D, kCoarse>;
   extern __shared__ unsigned char raw[];
   const uint32_t at = shared_address(raw), memory = (at + 1023) / 1024 * 1024, barriers = memory + M::kBarriers;
   unsigned char* const start = raw + (memory - at);
@@ -374,9 +373,6 @@ __global__ void __launch_bounds__(kThreads, 1) hkt_backward_hopper_kernel(const 
   walk.first = kOwnKeys && p.causal ? walk.own_first / kOther : 0;
   walk.last = !kOwnKeys && p.causal ? min(blocks, (walk.own_first + kRows) / kOther) : blocks;
   if (walk.own_first >= walk.limit || walk.last < walk.first) walk.last = walk.first;
-  // Tiles of levels that are not there stay zero.
-  for (int i = static_cast<int>(threadIdx.x) * 16; i < M::kBarriers && p.levels < kLevels; i += kThreads * 16)
-    *reinterpret_cast<uint4*>(start + i) = make_uint4(0, 0, 0, 0);
   if (threadIdx.x == 0) {
     barrier_init(barriers, 128);
     for (int stage = 0; stage < M::kStages; ++stage) {
@@ -388,17 +384,17 @@ __global__ void __launch_bounds__(kThreads, 1) hkt_backward_hopper_kernel(const 
   __syncthreads();
   if (threadIdx.x < 128) {
     fewer_registers<56>();
-    bring<T, D, kLevels, kOwnKeys>(a, walk, memory, barriers);
+    bring<T, D, kCoarse, kOwnKeys>(a, walk, memory, barriers);
   } else {
     more_registers<224>();
-    gather<T, D, kLevels, kOwnKeys, kPart>(a, walk, memory, start, barriers);
+    gather<T, D, kCoarse, kOwnKeys, kPart>(a, walk, memory, start, barriers);
   }
 }
 
-template <class T, int D, int kLevels, bool kOwnKeys, Part kPart>
+template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
 cudaError_t launch_one(const Arguments& a, cudaStream_t stream) {
-  const auto kernel = hkt_backward_hopper_kernel<T, D, kLevels, kOwnKeys, kPart>;
-  constexpr int kMemory = Plan<D, kLevels>::kSize;
+  const auto kernel = hkt_backward_hopper_kernel<T, D, kCoarse, kOwnKeys, kPart>;
+  constexpr int kMemory = Plan<D, kCoarse>::kSize;
   if (const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemory);
       e != cudaSuccess)
     return e;
@@ -408,20 +404,23 @@ cudaError_t launch_one(const Arguments& a, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-template <class T, int D, int kLevels, Part kPart>
-cudaError_t launch_both(const Arguments& a, cudaStream_t stream) {
-  if (const cudaError_t e = launch_one<T, D, kLevels, true, kPart>(a, stream); e != cudaSuccess) return e;
-  return launch_one<T, D, kLevels, false, kPart>(a, stream);
+template <class T, int D, bool kCoarse>
+cudaError_t launch_all(const Arguments& a, cudaStream_t stream) {
+  constexpr bool kSplit = D > 64 && kCoarse;
+  if constexpr (kSplit) {
+    if (const cudaError_t e = launch_one<T, D, kCoarse, true, Part::kValues>(a, stream); e != cudaSuccess) return e;
+  }
+  if (const cudaError_t e = launch_one<T, D, kCoarse, true, kSplit ? Part::kKeys : Part::kAll>(a, stream);
+      e != cudaSuccess)
+    return e;
+  return launch_one<T, D, kCoarse, false, Part::kAll>(a, stream);
 }
 
 template <class T>
 cudaError_t launch(const Arguments& a, cudaStream_t stream) {
   const bool small = a.p.head_size <= 64 && a.p.value_size <= 64;
-  if (a.p.levels == 1)
-    return small ? launch_both<T, 64, 1, Part::kFine>(a, stream) : launch_both<T, 128, 1, Part::kFine>(a, stream);
-  if (small) return launch_both<T, 64, 3, Part::kAll>(a, stream);
-  if (const cudaError_t e = launch_both<T, 128, 3, Part::kFine>(a, stream); e != cudaSuccess) return e;
-  return launch_both<T, 128, 3, Part::kCoarse>(a, stream);
+  if (a.p.levels == 1) return small ? launch_all<T, 64, false>(a, stream) : launch_all<T, 128, false>(a, stream);
+  return small ? launch_all<T, 64, true>(a, stream) : launch_all<T, 128, true>(a, stream);
 }
 
 }  // namespace

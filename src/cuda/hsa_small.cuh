@@ -152,25 +152,21 @@ struct SmallFamily {
       a.n.weight[node] = total;
       a.n.kappa[node] = kappa * inverse;
     }
-    sum_rows(kQ, a.n.q, a.p.head_size, inverse);
-    sum_rows(kK, a.n.k, a.p.head_size, inverse);
-    sum_rows(kV, a.n.v, a.p.value_size, inverse);
+    sum_rows(kQ, a.n.q, a.p.head_size, weight, inverse);
+    sum_rows(kK, a.n.k, a.p.head_size, weight, inverse);
+    sum_rows(kV, a.n.v, a.p.value_size, weight, inverse);
   }
-  // to[node] = sum over rows, weighted by |x| * factor, or by one where factor is 0.
-  __device__ void sum_rows(int which, float* to, int channels, float factor) const {
-    for (int p = lane; p < D / 2; p += 32) {
-      float x = 0, y = 0;
-#pragma unroll
-      for (int r = 0; r < kSmallRows; ++r) {
-        const float w = __shfl_sync(~0u, weight, r) * factor, share = factor == 0 ? 1.0f : w;
-        uint32_t bits;
-        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(bits) : "r"(tile(which) + tile_offset<D>(r, p / 4) + p % 4 * 4));
-        const uint16_t low = static_cast<uint16_t>(bits), high = static_cast<uint16_t>(bits >> 16);
-        x += share * static_cast<float>(reinterpret_cast<const T&>(low));
-        y += share * static_cast<float>(reinterpret_cast<const T&>(high));
-      }
-      if (2 * p < channels) *reinterpret_cast<float2*>(to + node * channels + 2 * p) = make_float2(x, y);
-    }
+  // to[node] = factor * sum over rows x of share(x) row(x), as a product whose left operand has one row.
+  __device__ void sum_rows(int which, float* to, int channels, float share, float factor) const {
+    const int t = 2 * (lane % 4);
+    const float s0 = __shfl_sync(~0u, share, t), s1 = __shfl_sync(~0u, share, t + 1);
+    const float s8 = __shfl_sync(~0u, share, t + 8), s9 = __shfl_sync(~0u, share, t + 9);
+    const bool first = lane < 4;
+    const uint32_t left[4] = {first ? pack(s0, s1, T()) : 0u, 0u, first ? pack(s8, s9, T()) : 0u, 0u};
+    spread(left, which, channels, [&](int half, int channel, float2 x) {
+      if (first && half == 0)
+        *reinterpret_cast<float2*>(to + node * channels + channel) = make_float2(x.x * factor, x.y * factor);
+    });
   }
 
   // x as the left operand of a product over its columns.

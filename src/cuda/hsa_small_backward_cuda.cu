@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(32 * kSmallWarps)
   if (item >= families * a.p.heads) return;
   const Family f(a, dout, first + item / a.p.heads, item % a.p.heads, shared_address(memory) + warp * Family::kMemory);
   f.store_node(f.Z);
-  f.sum_rows(kY, a.n.Y, a.p.value_size, 0.0f);  // rows that do not count are zeros
+  f.sum_rows(kY, a.n.Y, a.p.value_size, 1.0f, 1.0f);  // rows that do not count are zeros
   float mbar = f.lane % 4 == 0 ? f.mu[0] + f.mu[1] : 0.0f;
   mbar = warp_sum(mbar);
   if (f.lane == 0) a.n.mbar[f.node] = mbar;

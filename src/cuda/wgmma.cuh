@@ -31,10 +31,12 @@ __device__ inline void products_wait() {
 #define STRATA_F8(c, i) \
   "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), "+f"(c[i + 7])
 #define STRATA_F16(c, i) STRATA_F8(c, i), STRATA_F8(c, i + 8)
+#define STRATA_F24(c, i) STRATA_F16(c, i), STRATA_F8(c, i + 16)
 #define STRATA_F32(c, i) STRATA_F16(c, i), STRATA_F16(c, i + 16)
 #define STRATA_F64(c, i) STRATA_F32(c, i), STRATA_F32(c, i + 32)
 #define STRATA_R8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define STRATA_R16 STRATA_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define STRATA_R24 STRATA_R16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define STRATA_R32 \
   STRATA_R16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define STRATA_R64                                                                                                    \
@@ -52,10 +54,12 @@ __device__ inline void products_wait() {
   }
 STRATA_SHARED_PRODUCT(16, 8, 8, 9, 10, "bf16", __nv_bfloat16)
 STRATA_SHARED_PRODUCT(32, 16, 16, 17, 18, "bf16", __nv_bfloat16)
+STRATA_SHARED_PRODUCT(48, 24, 24, 25, 26, "bf16", __nv_bfloat16)
 STRATA_SHARED_PRODUCT(64, 32, 32, 33, 34, "bf16", __nv_bfloat16)
 STRATA_SHARED_PRODUCT(128, 64, 64, 65, 66, "bf16", __nv_bfloat16)
 STRATA_SHARED_PRODUCT(16, 8, 8, 9, 10, "f16", __half)
 STRATA_SHARED_PRODUCT(32, 16, 16, 17, 18, "f16", __half)
+STRATA_SHARED_PRODUCT(48, 24, 24, 25, 26, "f16", __half)
 STRATA_SHARED_PRODUCT(64, 32, 32, 33, 34, "f16", __half)
 STRATA_SHARED_PRODUCT(128, 64, 64, 65, 66, "f16", __half)
 
