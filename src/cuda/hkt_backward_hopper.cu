@@ -86,18 +86,22 @@ __device__ void bring(const Arguments& a, const Walk& walk, uint32_t memory, uin
   for (int head = walk.first_head; head < walk.first_head + walk.heads; ++head) {
     const int other_head = kOwnKeys ? head : key_head;
     const int64_t line = (static_cast<int64_t>(walk.batch) * p.heads + head) * p.tokens;
+    const int begin = walk.first * kOther;
+    SlotStream<D, kOther> fine(rows_of<const T>(others[0], walk.batch, other_head), begin, p.head_size);
+    SlotStream<D, kOther> extra(rows_of<const T>(other_extra, walk.batch, other_head), begin, p.value_size);
+    SlotStream<D, 32, kCoarseRows> level1(rows_of<const T>(others[kCoarse ? 1 : 0], walk.batch, other_head), begin / 2,
+                                          p.head_size);
+    SlotStream<D, 16, kCoarseRows, 32> level2(rows_of<const T>(others[kCoarse ? top : 0], walk.batch, other_head),
+                                              begin / 4, p.head_size);
     for (int block = walk.first; block < walk.last; ++block, ++step) {
       const int stage = step % M::kStages, round = step / M::kStages, first = block * kOther;
       if (round > 0) barrier_wait(barriers + 8 * (1 + M::kStages + stage), (round - 1) & 1);
       const uint32_t tile = memory + M::kStagesBegin + stage * M::kStage;
-      bring_slots<D, kOther>(tile, rows_of<const T>(others[0], walk.batch, other_head), first, walk.limit, p.head_size);
-      bring_slots<D, kOther>(tile + M::kExtra, rows_of<const T>(other_extra, walk.batch, other_head), first, walk.limit,
-                             p.value_size);
+      fine.bring(tile, walk.limit, p.head_size);
+      extra.bring(tile + M::kExtra, walk.limit, p.value_size);
       if constexpr (kCoarse) {
-        bring_slots<D, 32, kCoarseRows>(tile + M::kCoarseTile, rows_of<const T>(others[1], walk.batch, other_head),
-                                        first / 2, limit1, p.head_size);
-        bring_slots<D, 16, kCoarseRows, 32>(tile + M::kCoarseTile, rows_of<const T>(others[top], walk.batch, other_head),
-                                            first / 4, limit2, p.head_size);
+        level1.bring(tile + M::kCoarseTile, limit1, p.head_size);
+        level2.bring(tile + M::kCoarseTile, limit2, p.head_size);
       }
       if (kOwnKeys && threadIdx.x < kOther) {
         const int slot = static_cast<int>(threadIdx.x), at = first + other_row(slot);
@@ -430,8 +434,9 @@ bool hkt_backward_fits_hopper(const HktProblem& p, const HktGradients& g) {
   bool wide = is_wide(p.v, p.value_size) && is_wide(g.dout, p.value_size) && is_wide(g.dv, p.value_size);
   for (int l = 0; l < p.levels; ++l) {
     wide = wide && is_wide(p.q[l], p.head_size) && is_wide(p.k[l], p.head_size) && is_wide(g.dq[l], p.head_size) &&
-           is_wide(g.dk[l], p.head_size);
+           is_wide(g.dk[l], p.head_size) && is_streamable(p.q[l]) && is_streamable(p.k[l]);
   }
+  wide = wide && is_streamable(p.v) && is_streamable(g.dout);
   return wide;
 }
 

@@ -48,20 +48,18 @@ __device__ void bring(const HktProblem& p, uint32_t memory, uint32_t barriers, i
                     [&](int slot) { return (first >> l) + (slot >> (l - 1)); });
   }
   commit_copies();
-  const Rows<const T> values = rows_of<const T>(p.v, batch, key_head);
+  SlotStream<D, M::kKeys> values(rows_of<const T>(p.v, batch, key_head), 0, p.value_size);
+  SlotStream<D, M::kKeys> keys0(rows_of<const T>(p.k[0], batch, key_head), 0, p.head_size);
+  SlotStream<D, M::kKeys / 2> keys1(rows_of<const T>(p.k[kLevels > 1 ? 1 : 0], batch, key_head), 0, p.head_size);
+  SlotStream<D, M::kKeys / 4> keys2(rows_of<const T>(p.k[kLevels > 2 ? 2 : 0], batch, key_head), 0, p.head_size);
   for (int block = 0; block < blocks; ++block) {
     const int stage = block % M::kStages, round = block / M::kStages;
     if (round > 0) barrier_wait(barriers + 8 * (1 + M::kStages + stage), (round - 1) & 1);
     const uint32_t tile = memory + M::kKeyStages + stage * M::kStage;
-    const int first = block * M::kKeys;
-    bring_slots<D, M::kKeys>(tile, rows_of<const T>(p.k[0], batch, key_head), first, limit, p.head_size);
-    if constexpr (kLevels > 1)
-      bring_slots<D, M::kKeys / 2>(tile + M::key_tile(1), rows_of<const T>(p.k[1], batch, key_head), first / 2,
-                                   (limit + 1) / 2, p.head_size);
-    if constexpr (kLevels > 2)
-      bring_slots<D, M::kKeys / 4>(tile + M::key_tile(2), rows_of<const T>(p.k[2], batch, key_head), first / 4,
-                                   (limit + 3) / 4, p.head_size);
-    bring_slots<D, M::kKeys>(tile + M::kValues, values, first, limit, p.value_size);
+    keys0.bring(tile, limit, p.head_size);
+    if constexpr (kLevels > 1) keys1.bring(tile + M::key_tile(1), (limit + 1) / 2, p.head_size);
+    if constexpr (kLevels > 2) keys2.bring(tile + M::key_tile(2), (limit + 3) / 4, p.head_size);
+    values.bring(tile + M::kValues, limit, p.value_size);
     commit_copies();
     // What was asked for one step ago is here.
     wait_copies<1>();
@@ -244,10 +242,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (threadIdx.x < 128) {
-    fewer_registers<40>();
+    fewer_registers<24>();
     bring<T, D, kLevels>(p, memory, barriers, batch, head, first_row, limit, blocks);
   } else {
-    more_registers<232>();
+    more_registers<240>();
     attend<T, D, kLevels>(p, o, memory, barriers, batch, head, first_row, limit, blocks);
   }
 }
@@ -282,8 +280,9 @@ cudaError_t launch(const HktProblem& p, const HktOutputs& o, cudaStream_t stream
 
 bool hkt_forward_fits_hopper(const HktProblem& p, const HktOutputs& o) {
   if (p.levels > 3 || p.head_size > 128 || p.value_size > 128 || p.bias.data != nullptr) return false;
-  bool wide = is_wide(p.v, p.value_size) && is_wide(o.out, p.value_size);
-  for (int l = 0; l < p.levels; ++l) wide = wide && is_wide(p.q[l], p.head_size) && is_wide(p.k[l], p.head_size);
+  bool wide = is_wide(p.v, p.value_size) && is_wide(o.out, p.value_size) && is_streamable(p.v);
+  for (int l = 0; l < p.levels; ++l)
+    wide = wide && is_wide(p.q[l], p.head_size) && is_wide(p.k[l], p.head_size) && is_streamable(p.k[l]);
   return wide;
 }
 

@@ -44,6 +44,20 @@ struct SmallFamily {
 
   // Rows that do not count are zeros, whatever they hold.
   __device__ void load(int which, const ConstView& view, const float* means, int channels) const {
+    const unsigned real = __ballot_sync(~0u, weight > 0);
+    if (__all_sync(~0u, lane >= size || child >= 0)) {  // leaves of a family are neighbours
+      constexpr int kStep = 32 / (D / 8);               // rows side by side
+      const int r0 = lane / (D / 8), chunk = lane % (D / 8);
+      const T* rows = head.template row<const T>(view, __shfl_sync(~0u, child, 0)) + r0 * view.stride[2] + chunk * 8;
+#pragma unroll
+      for (int i = 0; i < kSmallRows / kStep; ++i) {
+        const int r = r0 + i * kStep;
+        const bool there = (real >> r & 1) != 0 && chunk * 8 < channels;
+        copy_async(tile(which) + tile_offset<D>(r, chunk), there ? rows + i * kStep * view.stride[2] : view.data,
+                   there ? 16 : 0);
+      }
+      return;
+    }
 #pragma unroll
     for (int at = lane; at < kSmallRows * D / 8; at += 32) {
       const int r = at / (D / 8), chunk = at % (D / 8);

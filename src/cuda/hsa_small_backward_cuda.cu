@@ -126,15 +126,20 @@ __global__ void __launch_bounds__(32 * kSmallWarps)
   }
   auto store = [&](const View& view, float* nodes, int channels, const uint32_t (&left)[4], int which, float factor) {
     const float* above = root ? nullptr : nodes + f.node * channels;
+    T* leaf_rows[2];
+    float* node_rows[2];
+    for (int half = 0; half < 2; ++half) {
+      leaf_rows[half] = child[half] < 0 ? nullptr : f.head.template row<T>(view, child[half]);
+      node_rows[half] = child[half] < 0 ? nodes + f.head.node(~child[half]) * channels : nullptr;
+    }
     f.spread(left, which, channels, [&](int half, int channel, float2 x) {
       x.x *= factor;
       x.y *= factor;
       if (above != nullptr) x.x += share[half] * above[channel], x.y += share[half] * above[channel + 1];
-      const int32_t c = child[half];
-      if (c < 0) {
-        *reinterpret_cast<float2*>(nodes + f.head.node(~c) * channels + channel) = x;
+      if (leaf_rows[half] != nullptr) {
+        *reinterpret_cast<uint32_t*>(leaf_rows[half] + channel) = pack(x.x, x.y, T());
       } else {
-        *reinterpret_cast<uint32_t*>(f.head.template row<T>(view, c) + channel) = pack(x.x, x.y, T());
+        *reinterpret_cast<float2*>(node_rows[half] + channel) = x;
       }
     });
   };

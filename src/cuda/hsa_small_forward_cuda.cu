@@ -28,12 +28,17 @@ __global__ void __launch_bounds__(32 * kSmallWarps)
   });
   uint32_t left[4];
   Family::to_operand(left, P);
+  T* leaves[2];
+  float* nodes[2];
+  for (int half = 0; half < 2; ++half) {
+    leaves[half] = child[half] < 0 ? nullptr : f.head.template row<T>(out, child[half]);
+    nodes[half] = child[half] < 0 ? a.n.local + f.head.node(~child[half]) * a.p.value_size : nullptr;
+  }
   f.spread(left, kV, a.p.value_size, [&](int half, int channel, float2 x) {
-    const int32_t c = child[half];
-    if (c < 0) {
-      *reinterpret_cast<float2*>(a.n.local + f.head.node(~c) * a.p.value_size + channel) = x;
+    if (leaves[half] != nullptr) {
+      *reinterpret_cast<uint32_t*>(leaves[half] + channel) = pack(x.x, x.y, T());
     } else {
-      *reinterpret_cast<uint32_t*>(f.head.template row<T>(out, c) + channel) = pack(x.x, x.y, T());
+      *reinterpret_cast<float2*>(nodes[half] + channel) = x;
     }
   });
 }
