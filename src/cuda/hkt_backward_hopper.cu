@@ -270,7 +270,8 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t me
       if constexpr (kKeys && kCoarse) gradient_product<T, D>(coarse, left_coarse, tile + M::kCoarseTile);
       products_commit();
       products_wait<0>();
-      if (threadIdx.x % 128 == 0) barrier_arrive(barriers + 8 * (1 + M::kStages + stage));
+      __syncwarp();
+      if (lane == 0) barrier_arrive(barriers + 8 * (1 + M::kStages + stage));
     }
   }
 
@@ -381,7 +382,7 @@ __global__ void __launch_bounds__(kThreads, 1) hkt_backward_hopper_kernel(const 
     barrier_init(barriers, 128);
     for (int stage = 0; stage < M::kStages; ++stage) {
       barrier_init(barriers + 8 * (1 + stage), 128);
-      barrier_init(barriers + 8 * (1 + M::kStages + stage), kGroups);
+      barrier_init(barriers + 8 * (1 + M::kStages + stage), kGroups * 4);  // every warp says so
     }
   }
   fence_shared();

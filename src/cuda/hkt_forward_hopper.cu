@@ -193,7 +193,8 @@ __device__ void attend(const HktProblem& p, const HktOutputs& o, uint32_t memory
       products_commit();
     }
     products_wait<0>();
-    if (threadIdx.x % 128 == 0) barrier_arrive(barriers + 8 * (1 + M::kStages + stage));
+    __syncwarp();
+    if (lane == 0) barrier_arrive(barriers + 8 * (1 + M::kStages + stage));
   }
 
   const Rows<T> result = rows_of<T>(o.out, batch, head);
@@ -236,7 +237,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     barrier_init(barriers, 128);
     for (int stage = 0; stage < M::kStages; ++stage) {
       barrier_init(barriers + 8 * (1 + stage), 128);
-      barrier_init(barriers + 8 * (1 + M::kStages + stage), kGroups);
+      barrier_init(barriers + 8 * (1 + M::kStages + stage), kGroups * 4);  // every warp says so
     }
     fence_shared();
   }
