@@ -1,0 +1,90 @@
+"""The operators on a GPU against the CPU's; skipped where there is no GPU or the build has no CUDA kernels."""
+import pytest
+import torch
+
+import strata
+
+try:
+    strata.hkt_attention([torch.zeros(1, 1, 1, 8, device="cuda")], [torch.zeros(1, 1, 1, 8, device="cuda")],
+                         torch.zeros(1, 1, 1, 8, device="cuda"), torch.ones(1, 1, device="cuda"))
+except Exception as error:  # noqa: BLE001 (torch without CUDA raises several kinds)
+    pytest.skip(f"CUDA tests skipped: {str(error).splitlines()[0]}", allow_module_level=True)
+
+
+def hkt_inputs(tokens, levels, size, dtype, device):
+    generator = torch.Generator().manual_seed(1)
+    make = lambda *shape: torch.randn(*shape, generator=generator).to(dtype).to(device).requires_grad_()
+    rows = [(tokens + 2**l - 1) // 2**l for l in range(levels)]
+    q, k = ([make(2, 2, n, size) for n in rows] for _ in range(2))
+    weights = torch.softmax(torch.randn(2, levels, generator=generator), -1).to(device).requires_grad_()
+    return q, k, make(2, 2, tokens, size), weights
+
+
+def run_hkt(dtype, device, **options):
+    q, k, v, weights = hkt_inputs(200, 3, 64, dtype, device)
+    out, lse = strata.hkt_attention(q, k, v, weights, **options)
+    (out.float().square().sum() + lse.float().sum()).backward()
+    return [t.detach().float().cpu() for t in [out, lse, *[x.grad for x in [*q, *k, v, weights]]]]
+
+
+def close(got, want, tolerance):
+    for a, b in zip(got, want):
+        assert (a - b).abs().max() <= tolerance * b.abs().max()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.bfloat16, 3e-2)])
+def test_hkt_equals_the_cpu(dtype, tolerance, causal):
+    close(run_hkt(dtype, "cuda", causal=causal), run_hkt(dtype, "cpu", causal=causal), tolerance)
+
+
+def run_hsa(dtype, device):
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(1, 2, 300, 64, generator=generator).to(dtype).to(device).requires_grad_() for _ in range(3))
+    out, score = strata.hsa_attention(q, k, v, strata.Tree.balanced(300, 16))
+    (out.float().square().sum() + score.float().sum()).backward()
+    return [t.detach().float().cpu() for t in (out, score, q.grad, k.grad, v.grad)]
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.bfloat16, 3e-2)])
+def test_hsa_equals_the_cpu(dtype, tolerance):
+    close(run_hsa(dtype, "cuda"), run_hsa(dtype, "cpu"), tolerance)
+
+
+def test_modules_move_to_the_gpu():
+    torch.manual_seed(0)
+    x = torch.randn(2, 100, 64)
+    for module in (strata.HktAttention(model_size=64, heads=4, levels=3, causal=True), strata.HsaAttention(64, 4, streaming=True)):
+        want = module(x)
+        got = module.to("cuda")(x.to("cuda"))
+        assert (got.cpu() - want).abs().max() < 1e-4
+
+
+def test_graph_capture():
+    q, k, v, weights = hkt_inputs(256, 3, 64, torch.bfloat16, "cuda")
+    dout = torch.randn_like(v)
+    work = lambda: torch.autograd.grad(strata.hkt_attention(q, k, v, weights)[0], [*q, *k, v, weights], dout)
+    want = work()
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = work()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(a, b) for a, b in zip(got, want))  # the same bits
+
+
+def test_mistakes_are_named():
+    q, k, v, weights = hkt_inputs(64, 2, 16, torch.float32, "cuda")
+    with pytest.raises(Exception, match="move all tensors to one device"):
+        strata.hkt_attention(q, k, v, weights.cpu())
+    with pytest.raises(Exception, match="expected float32, float64 or bfloat16"):
+        strata.hkt_attention([x.int() for x in q], [x.int() for x in k], v.int(), weights)
+    with pytest.raises(Exception, match="broadcasts over batch or heads"):
+        bias = torch.zeros(64, 64, device="cuda", requires_grad=True)
+        strata.hkt_attention(q, k, v, weights, bias=bias)[0].sum().backward()
