@@ -57,12 +57,12 @@ install: build ## Install the libraries, headers and the Python package under PR
 
 format: ## Format the sources
 	@tools/setup.sh --lint
-	@git ls-files '*.h' '*.cc' | xargs clang-format -i
+	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format -i
 
 # clang 14 cannot read the headers of Debian's torch, so clang-tidy sees the layers below it.
 lint: ## Check formatting and run clang-tidy
 	@tools/setup.sh --lint
-	@git ls-files '*.h' '*.cc' | xargs clang-format --dry-run --Werror
+	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror
 	@cmake --preset core -B build/lint > /dev/null
 	@git ls-files 'src/core/*.cc' 'src/cpu/*.cc' 'src/ref/*.cc' 'src/util/*.cc' 'src/data/*.cc' | xargs -P $(JOBS) -n 1 clang-tidy --quiet -p build/lint 2>&1 | grep -v 'warnings generated'; \
 	  test $${PIPESTATUS[1]} -eq 0 && echo "lint: clean"

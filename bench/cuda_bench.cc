@@ -56,9 +56,7 @@ struct Shape {
   std::string name() const {
     return "d" + std::to_string(head_size) + "_t" + std::to_string(tokens / 1024) + "k" + (causal ? "_causal" : "");
   }
-  double flops() const {
-    return 4.0 * batch() * heads() * tokens * tokens * head_size * (causal ? 0.5 : 1.0);
-  }
+  double flops() const { return 4.0 * batch() * heads() * tokens * tokens * head_size * (causal ? 0.5 : 1.0); }
 };
 
 struct Problem {
@@ -85,9 +83,7 @@ struct Problem {
     std::vector<Tensor> queries, keys;
     const Tensor a = weights.to(torch::kBFloat16).unsqueeze(0).unsqueeze(2);
     for (size_t l = 0; l < q.size(); ++l) {
-      auto spread = [&](const Tensor& x) {
-        return x.repeat_interleave(int64_t{1} << l, 2).slice(2, 0, q[0].size(2));
-      };
+      auto spread = [&](const Tensor& x) { return x.repeat_interleave(int64_t{1} << l, 2).slice(2, 0, q[0].size(2)); };
       queries.push_back(spread(q[l]) * a.select(3, static_cast<int64_t>(l)).unsqueeze(-1));
       keys.push_back(spread(k[l]));
     }
@@ -145,8 +141,8 @@ std::vector<Figure> hkt_cuda_figures(const Arguments& arguments) {
         use(Backend::kCudnn);
         const double cudnn = milliseconds(forward(peer), rounds);
         const double cudnn_both = milliseconds(both(peer, problem.flat_inputs()), rounds);
-        std::printf("%-16s %8.3f/%8.3f %8.3f/%8.3f %8.3f/%8.3f %8s/%8.3f %8.3f/%8.3f %9.0f\n", shape.name().c_str(), ours,
-                    ours_both, flat, flat_both, flash, flash_both, "", deterministic, cudnn, cudnn_both,
+        std::printf("%-16s %8.3f/%8.3f %8.3f/%8.3f %8.3f/%8.3f %8s/%8.3f %8.3f/%8.3f %9.0f\n", shape.name().c_str(),
+                    ours, ours_both, flat, flat_both, flash, flash_both, "", deterministic, cudnn, cudnn_both,
                     shape.flops() * 1.15625 / ours / 1e9);
         const std::string name = "_" + shape.name();
         figures.push_back({"hkt_cuda_fwd_l3_over_flash" + name, ours / flash, "<= 1.31"});
@@ -198,7 +194,9 @@ std::vector<Figure> hsa_cuda_figures(const Arguments& arguments) {
       torch::AutoGradMode with_grad(true);
       const Tensor dout = torch::randn_like(v);
       both = milliseconds(
-          [&] { torch::autograd::grad({std::get<0>(hsa_attention(q, k, v, {encoded}))}, {q, k, v}, {dout}); },
+          [&] {
+            torch::autograd::grad({std::get<0>(hsa_attention(q, k, v, {encoded}))}, {q, k, v}, {dout});
+          },
           arguments.rounds);
     }
     std::printf("%10ld %12.3f %12.3f %12.3f %14.3f\n", static_cast<long>(tokens), ours, flat, copy, both);

@@ -110,13 +110,15 @@ std::vector<Figure> train_cuda_figures(const Arguments& arguments) {
     };
   };
   auto times = race({{"fused", work(fused)}, {"composed", work(composed)}}, arguments.rounds);
-  TORCH_CHECK(torch::allclose(fused.loss, composed.loss, 3e-2, 3e-2), "the composed model computes something else: ",
-              fused.loss.item<double>(), " and ", composed.loss.item<double>());
+  TORCH_CHECK(torch::allclose(fused.loss, composed.loss, 3e-2, 3e-2),
+              "the composed model computes something else: ", fused.loss.item<double>(), " and ",
+              composed.loss.item<double>());
   const double tokens = kBatch * kTokens;
-  std::printf("Training steps on the GPU: 2 layers, 128 channels, 4 heads, T=1024, batch %ld, bfloat16, AdamW\n"
-              "milliseconds: HKT L=3 %.2f (%.0f tokens/s), composed from torch's operators %.2f (%.0f tokens/s)\n\n",
-              static_cast<long>(kBatch), 1e3 * times["fused"], tokens / times["fused"], 1e3 * times["composed"],
-              tokens / times["composed"]);
+  std::printf(
+      "Training steps on the GPU: 2 layers, 128 channels, 4 heads, T=1024, batch %ld, bfloat16, AdamW\n"
+      "milliseconds: HKT L=3 %.2f (%.0f tokens/s), composed from torch's operators %.2f (%.0f tokens/s)\n\n",
+      static_cast<long>(kBatch), 1e3 * times["fused"], tokens / times["fused"], 1e3 * times["composed"],
+      tokens / times["composed"]);
   return {{"train_cuda_tokens_per_second_over_eager", times["composed"] / times["fused"], ">= 2"}};
 }
 #endif

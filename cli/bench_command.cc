@@ -18,7 +18,9 @@ using Figures = std::vector<bench::Figure> (*)(const bench::Arguments&);
 Figures figures_of(const std::string& name, const std::string& device) {
 #ifdef STRATA_CUDA
   if (device == "cuda")
-    return name == "hkt" ? bench::hkt_cuda_figures : name == "hsa" ? bench::hsa_cuda_figures : bench::train_cuda_figures;
+    return name == "hkt"   ? bench::hkt_cuda_figures
+           : name == "hsa" ? bench::hsa_cuda_figures
+                           : bench::train_cuda_figures;
 #endif
   if (device == "cuda") throw usage_error("--device: this build has no CUDA kernels; build with -DSTRATA_CUDA=ON");
   return name == "hkt" ? bench::hkt_figures : name == "hsa" ? bench::hsa_figures : bench::train_figures;

@@ -17,8 +17,9 @@ using Stream = void*;  // a cudaStream_t; null is the default stream
 // Whether there is a GPU these kernels run on; the status says why not.
 Status available();
 
-// Which kernels may be chosen: the best for the problem and the chip, those that any chip from compute capability 8.0 on
-// can run, or those without tensor cores. For tests and comparisons; STRATA_CUDA_KERNELS=best|common|plain does the same.
+// Which kernels may be chosen: the best for the problem and the chip, those that any chip from compute capability 8.0
+// on can run, or those without tensor cores. For tests and comparisons; STRATA_CUDA_KERNELS=best|common|plain does the
+// same.
 enum class Kernels { kBest, kCommon, kPlain };
 void set_kernels(Kernels kernels);
 
@@ -35,10 +36,11 @@ struct HsaPlan {
   std::vector<int32_t> numbers;
   std::vector<int64_t> depth_begin;  // families of depth d: depth_begin[d] .. depth_begin[d + 1] - 1
   int64_t families = 0, leaves = 0;
-  int64_t widest_family = 0;  // children
+  int64_t widest_family = 0;                         // children
   int64_t position_tables = 0, position_places = 0;  // that the families with positions reach into
   // Where in `numbers` each table starts.
-  int64_t child_begin = 0, children = 0, sequence = 0, kind = 0, batch_of = 0, first_token = 0, leaf_begin = 0, roots = 0;
+  int64_t child_begin = 0, children = 0, sequence = 0, kind = 0, batch_of = 0, first_token = 0, leaf_begin = 0,
+          roots = 0;
 };
 Status hsa_plan(const HsaProblem& problem, HsaPlan* plan);
 

@@ -8,7 +8,8 @@ namespace strata::cuda {
 
 // Slot s of the tile gets row row(s); slots whose row is negative are left alone.
 template <int D, class T, class Row>
-__device__ inline void bring_rows(uint32_t tile, int rows, Rows<const T> from, int limit, int channels, const Row& row) {
+__device__ inline void bring_rows(uint32_t tile, int rows, Rows<const T> from, int limit, int channels,
+                                  const Row& row) {
   constexpr int kChunks = D / 8;
   for (int item = static_cast<int>(threadIdx.x); item < rows * kChunks; item += 128) {
     const int slot = item / kChunks, chunk = item % kChunks, at = row(slot);
@@ -18,9 +19,9 @@ __device__ inline void bring_rows(uint32_t tile, int rows, Rows<const T> from, i
   }
 }
 
-// kRows rows at a time, in the order of slots: slot s of product tile n is row (kRows / 8) s + n. A thread has one chunk
-// of every 128 / (D / 8)-th slot, so that it only counts up; it keeps three numbers. The rows may be part of a tile, of
-// kTileRows rows in all, from kBegin on.
+// kRows rows at a time, in the order of slots: slot s of product tile n is row (kRows / 8) s + n. A thread has one
+// chunk of every 128 / (D / 8)-th slot, so that it only counts up; it keeps three numbers. The rows may be part of a
+// tile, of kTileRows rows in all, from kBegin on.
 template <int D, int kRows, int kTileRows = kRows, int kBegin = 0>
 struct SlotStream {
   static constexpr int kChunks = D / 8, kSlots = 128 / kChunks;  // slots side by side: 16 or 8

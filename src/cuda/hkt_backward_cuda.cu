@@ -136,7 +136,8 @@ __device__ void store_sums(const float (&ds)[2][kTiles][4], uint32_t sums, int r
     float y = x[2 * half] + x[2 * half + 1];
     y += __shfl_xor_sync(~0u, y, 4);
     if (levels > 2 && g % 2 == 0)
-      store_number<T>(sums + level_begin(kSide, 2) * kSide * 2, row / 4 + (g + 8 * half) / 2, key / 4 + t, y * factor[2]);
+      store_number<T>(sums + level_begin(kSide, 2) * kSide * 2, row / 4 + (g + 8 * half) / 2, key / 4 + t,
+                      y * factor[2]);
     y += __shfl_xor_sync(~0u, y, 1);
     y += __shfl_xor_sync(~0u, y, 8);
     if (levels > 3 && g % 4 == 0 && t % 2 == 0)
@@ -170,7 +171,9 @@ __global__ void __launch_bounds__(kThreads, D == 64 ? 2 : 1)
   const int blocks = (limit + kSide - 1) / kSide;
   // The blocks of the other side that this owner meets.
   const int first_block = kOwnKeys && p.causal ? own_first / kSide : 0;
-  const int last_block = own_first >= limit ? first_block : !kOwnKeys && p.causal ? min(blocks, own_first / kSide + 1) : blocks;
+  const int last_block = own_first >= limit      ? first_block
+                         : !kOwnKeys && p.causal ? min(blocks, own_first / kSide + 1)
+                                                 : blocks;
   const int first_head = static_cast<int>(blockIdx.y) * (kOwnKeys ? group : 1), heads = kOwnKeys ? group : 1;
   const int key_head = first_head / group;
 
@@ -310,8 +313,7 @@ __global__ void __launch_bounds__(kThreads, D == 64 ? 2 : 1)
       const int rows = (tokens + (1 << l) - 1) >> l, real = (limit + (1 << l) - 1) >> l;
       float part = 0;  // of da_l = scale sum <G k, q>
       product.each(acc, [&](int slot, int channel, float value) {
-        const int at = (own_first >> l) +
-                       (l > 0 ? slot : (slot & ~31) + row_of_slot(slot / 16 % 2, slot % 16));
+        const int at = (own_first >> l) + (l > 0 ? slot : (slot & ~31) + row_of_slot(slot / 16 % 2, slot % 16));
         if (slot >= (kSide >> l) || at >= rows || channel >= p.head_size) return;
         dq.at(at, channel) = static_cast<T>(value * scale * a[l]);
         if (at < real) part += value * scale * static_cast<float>(q.at(at, channel));

@@ -4,9 +4,9 @@
 // tiles of 64. Scores and dS never leave the registers: rounded, they are the left operand of the second products.
 //
 // Of 16 rows of a warp, slots g and g + 8 are rows 2g and 2g + 1. Both coarse levels share one tile: slot g is row g of
-// level 1, slot g + 8 its row of level 2, and of the other side 32 rows of level 1 are followed by 16 of level 2. So one
-// product gives the scores of both, one has the gradients of both, and a thread has all that its two rows need. Sums
-// over the other side are taken in registers, over the rows of level 2 at the end.
+// level 1, slot g + 8 its row of level 2, and of the other side 32 rows of level 1 are followed by 16 of level 2. So
+// one product gives the scores of both, one has the gradients of both, and a thread has all that its two rows need.
+// Sums over the other side are taken in registers, over the rows of level 2 at the end.
 //
 // With heads of 128 channels the sums of keys, coarse keys and values do not fit into the registers; there the values
 // have a kernel of their own, which computes the scores once more.
@@ -127,8 +127,8 @@ __device__ inline void score_product(float (&acc)[kCount], uint32_t own, uint32_
 #pragma unroll
   for (int kk = 0; kk < D / 16; ++kk) {
     const uint32_t channel = (kk % 4) * 32;
-    shared_product(acc, operand(own + kk / 4 * 64 * 128 + channel), operand(other + kk / 4 * kCount * 2 * 128 + channel),
-                   kk > 0 || add, T());
+    shared_product(acc, operand(own + kk / 4 * 64 * 128 + channel),
+                   operand(other + kk / 4 * kCount * 2 * 128 + channel), kk > 0 || add, T());
   }
 }
 
@@ -149,7 +149,8 @@ __device__ inline void gradient_product(float (&acc)[D / 2], const uint32_t (&le
 }
 // Sums of dS over blocks of level 1 and 2 as left operands: rows of level 1 in slots g, of level 2 in slots g + 8.
 template <class T>
-__device__ inline void coarse_operand(uint32_t (&left)[3][4], const float (&ds)[kScores], float factor1, float factor2) {
+__device__ inline void coarse_operand(uint32_t (&left)[3][4], const float (&ds)[kScores], float factor1,
+                                      float factor2) {
   float sums[4][2];
 #pragma unroll
   for (int m = 0; m < 4; ++m) {
@@ -232,8 +233,9 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t me
       products_commit();
       products_wait<0>();
 
-      const bool edge = other_first + kOther > limit || own_first + 64 > limit ||
-                        (p.causal && (kOwnKeys ? own_first + 64 > other_first + 1 : other_first + kOther > own_first + 1));
+      const bool edge =
+          other_first + kOther > limit || own_first + 64 > limit ||
+          (p.causal && (kOwnKeys ? own_first + 64 > other_first + 1 : other_first + kOther > own_first + 1));
       const float* numbers = reinterpret_cast<const float*>(start + (tile - memory) + M::kNumbers);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
@@ -270,8 +272,7 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t me
       if constexpr (kKeys && kCoarse) gradient_product<T, D>(coarse, left_coarse, tile + M::kCoarseTile);
       products_commit();
       products_wait<0>();
-      __syncwarp();
-      if (lane == 0) barrier_arrive(barriers + 8 * (1 + M::kStages + stage));
+      barrier_arrive(barriers + 8 * (1 + M::kStages + stage));
     }
   }
 
@@ -314,7 +315,9 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t me
   const float* a = static_cast<const float*>(p.weights) + walk.first_head * p.levels;
   auto weight = [&](int l) { return kOwnKeys ? scale : scale * a[l]; };
   auto every = [](int) { return true; };
-  if constexpr (kValues) store(gr.dv, p.value_size, 1.0f, 0, [&](int i) { return values[i]; }, every);
+  if constexpr (kValues)
+    store(
+        gr.dv, p.value_size, 1.0f, 0, [&](int i) { return values[i]; }, every);
   if constexpr (kKeys) {
     auto value = [&](int i) { return fine[i]; };
     store(to[0], p.head_size, weight(0), 0, value, every);
@@ -368,8 +371,7 @@ __global__ void __launch_bounds__(kThreads, 1) hkt_backward_hopper_kernel(const 
   const int group_size = static_cast<int>(p.heads / p.key_heads), tokens = static_cast<int>(p.tokens);
   Walk walk;
   walk.batch = static_cast<int>(blockIdx.z);
-  walk.limit = p.lengths == nullptr ? tokens
-                                    : static_cast<int>(max(int64_t{0}, min(p.lengths[walk.batch], p.tokens)));
+  walk.limit = p.lengths == nullptr ? tokens : static_cast<int>(max(int64_t{0}, min(p.lengths[walk.batch], p.tokens)));
   walk.first_head = static_cast<int>(blockIdx.y) * (kOwnKeys ? group_size : 1);
   walk.heads = kOwnKeys ? group_size : 1;
   // The most work first: early keys are seen by most, late queries see most.
@@ -382,7 +384,7 @@ __global__ void __launch_bounds__(kThreads, 1) hkt_backward_hopper_kernel(const 
     barrier_init(barriers, 128);
     for (int stage = 0; stage < M::kStages; ++stage) {
       barrier_init(barriers + 8 * (1 + stage), 128);
-      barrier_init(barriers + 8 * (1 + M::kStages + stage), kGroups * 4);  // every warp says so
+      barrier_init(barriers + 8 * (1 + M::kStages + stage), kGroups * 128);  // every thread says so
     }
   }
   fence_shared();
@@ -415,7 +417,7 @@ cudaError_t launch_all(const Arguments& a, cudaStream_t stream) {
   if constexpr (kSplit) {
     if (const cudaError_t e = launch_one<T, D, kCoarse, true, Part::kValues>(a, stream); e != cudaSuccess) return e;
   }
-  if (const cudaError_t e = launch_one<T, D, kCoarse, true, kSplit ? Part::kKeys : Part::kAll>(a, stream);
+  if (const cudaError_t e = launch_one < T, D, kCoarse, true, kSplit ? Part::kKeys : Part::kAll > (a, stream);
       e != cudaSuccess)
     return e;
   return launch_one<T, D, kCoarse, false, Part::kAll>(a, stream);

@@ -26,8 +26,9 @@ cudaError_t forward_on_tensor_cores(const HktProblem& p, const HktOutputs& o, cu
 Status check_bias_gradient(const HktProblem& p, const HktGradients& g) {
   if (g.dbias.data == nullptr) return {};
   if ((p.batch == 1 || g.dbias.stride[0] != 0) && (p.heads == 1 || g.dbias.stride[1] != 0)) return {};
-  return invalid("dbias: on CUDA the gradient of a bias that broadcasts over batch or heads is not computed; expand the "
-                 "bias, or do not ask for its gradient");
+  return invalid(
+      "dbias: on CUDA the gradient of a bias that broadcasts over batch or heads is not computed; expand the "
+      "bias, or do not ask for its gradient");
 }
 
 }  // namespace
@@ -53,7 +54,8 @@ Status hkt_backward(const HktProblem& p, const HktOutputs& o, const HktGradients
     const size_t number = p.dtype == DType::kFloat64 ? sizeof(double) : sizeof(float);
     return cuda_status(cudaMemsetAsync(g.dweights, 0, number * p.heads * p.levels, queue), "HKT backward");
   }
-  if (workspace == nullptr) return invalid("workspace: expected hkt_backward_workspace() bytes of device memory, got null");
+  if (workspace == nullptr)
+    return invalid("workspace: expected hkt_backward_workspace() bytes of device memory, got null");
   return cuda_status(fits_tensor_cores(p) ? hkt_backward_tensor_cores(p, o, g, workspace, queue)
                                           : hkt_backward_plain(p, o, g, workspace, queue),
                      "HKT backward");

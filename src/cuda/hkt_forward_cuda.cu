@@ -1,5 +1,6 @@
-// HKT forward on tensor cores. A block has 128 queries, four warps of 32, and walks over tiles of 64 keys with an online
-// softmax. While the scores of a tile are computed its values arrive, and while those are summed up the next keys do.
+// HKT forward on tensor cores. A block has 128 queries, four warps of 32, and walks over tiles of 64 keys with an
+// online softmax. While the scores of a tile are computed its values arrive, and while those are summed up the next
+// keys do.
 #include <cmath>
 
 #include "core/text.h"
@@ -13,7 +14,8 @@ constexpr int kRows = 128, kKeys = 64, kThreads = 128, kTiles = kKeys / 8;
 
 // All levels of the keys of one tile.
 template <class T, int D>
-__device__ void load_keys(uint32_t tile, const HktProblem& p, int batch, int key_head, int first, int limit, bool wide) {
+__device__ void load_keys(uint32_t tile, const HktProblem& p, int batch, int key_head, int first, int limit,
+                          bool wide) {
 #pragma unroll
   for (int l = 0; l < kCudaLevels; ++l) {
     if (l >= p.levels) break;
@@ -201,8 +203,8 @@ template <class T, int D, int DV>
 cudaError_t launch(const HktProblem& p, const HktOutputs& o, bool wide, cudaStream_t stream) {
   const size_t memory = (level_begin(kRows, p.levels) + level_begin(kKeys, p.levels)) * D * 2 + kKeys * DV * 2;
   const auto kernel = hkt_forward_kernel<T, D, DV>;
-  if (const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                 static_cast<int>(memory));
+  if (const cudaError_t e =
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(memory));
       e != cudaSuccess)
     return e;
   const int64_t chunks = (p.value_size + DV - 1) / DV;

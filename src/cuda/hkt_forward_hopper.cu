@@ -26,7 +26,7 @@ struct Plan {
   }
   static constexpr int kValues = key_tile(kLevels), kStage = kValues + kKeys * 128 * P;
   static constexpr int kQueries = 0, kKeyStages = kGroups * kQueryTiles * kQueryTile;
-  static constexpr int kBarriers = kKeyStages + kStages * kStage;  // queries, full[stages], empty[stages]
+  static constexpr int kBarriers = kKeyStages + kStages * kStage;         // queries, full[stages], empty[stages]
   static constexpr int kSize = kBarriers + 8 * (1 + 2 * kStages) + 1024;  // the start is rounded up to 1024
 };
 
@@ -130,8 +130,8 @@ __device__ void attend(const HktProblem& p, const HktOutputs& o, uint32_t memory
       products_commit();
     }
 
-    const bool edge = first_key + kKeys > limit || (p.causal && first_key + kKeys > own_first + 1) ||
-                      own_first + kGroupRows > limit;
+    const bool edge =
+        first_key + kKeys > limit || (p.causal && first_key + kKeys > own_first + 1) || own_first + kGroupRows > limit;
 #pragma unroll
     for (int a = 0; a < 2; ++a) {
       // The first product is done, and the other one goes on while its softmax is computed; then it is the turn of the
@@ -150,7 +150,8 @@ __device__ void attend(const HktProblem& p, const HktOutputs& o, uint32_t memory
           for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
-              if (first_key + key_of_slot<kTiles>(n, 2 * (lane % 4) + e) >= visible) s[a][4 * n + 2 * half + e] = -INFINITY;
+              if (first_key + key_of_slot<kTiles>(n, 2 * (lane % 4) + e) >= visible)
+                s[a][4 * n + 2 * half + e] = -INFINITY;
             }
           }
         }

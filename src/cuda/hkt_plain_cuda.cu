@@ -1,5 +1,5 @@
-// HKT attention on CUDA without tensor cores: float32, float64, and whatever the fast kernels do not take. A warp has one
-// query (or, for gradients of keys, a block of keys) and walks over 32 keys (queries) at a time, one per lane.
+// HKT attention on CUDA without tensor cores: float32, float64, and whatever the fast kernels do not take. A warp has
+// one query (or, for gradients of keys, a block of keys) and walks over 32 keys (queries) at a time, one per lane.
 #include <cmath>
 
 #include "cuda/common.cuh"
@@ -27,8 +27,7 @@ struct Line {
     for (int l = 0; l < p.levels; ++l) {
       const Rows<const S> q = rows_of<const S>(p.q[l], batch, head), k = rows_of<const S>(p.k[l], batch, key_head);
       C dot = 0;
-      for (int c = 0; c < p.head_size; ++c)
-        dot += static_cast<C>(q.at(i >> l, c)) * static_cast<C>(k.at(j >> l, c));
+      for (int c = 0; c < p.head_size; ++c) dot += static_cast<C>(q.at(i >> l, c)) * static_cast<C>(k.at(j >> l, c));
       sum += weight(l) * dot;
     }
     sum *= static_cast<C>(p.scale);
@@ -175,7 +174,8 @@ __global__ void __launch_bounds__(kThreads)
     }
     rows.finish(p, i, [&](int l, int64_t row, int c, C sum) {
       rows_of<S>(g.dq[l], line.batch, line.head).at(row, c) = static_cast<S>(sum * line.weight(l));
-      if (row << l < line.limit) part[l] += sum * static_cast<C>(rows_of<const S>(p.q[l], line.batch, line.head).at(row, c));
+      if (row << l < line.limit)
+        part[l] += sum * static_cast<C>(rows_of<const S>(p.q[l], line.batch, line.head).at(row, c));
     });
   }
   const int64_t blocks = (p.tokens + size - 1) / size;
@@ -280,8 +280,8 @@ cudaError_t backward(const HktProblem& p, const HktOutputs& o, const HktGradient
   plain_delta_kernel<S><<<static_cast<unsigned>((lines + 255) / 256), 256, 0, stream>>>(p, o, g, workspace);
   plain_query_kernel<S><<<grid_of(p, blocks, p.heads), kThreads, 0, stream>>>(p, o, g, workspace, parts);
   plain_key_kernel<S><<<grid_of(p, blocks, p.key_heads), kThreads, 0, stream>>>(p, o, g, workspace);
-  plain_weight_kernel<S><<<static_cast<unsigned>((p.heads * p.levels + 127) / 128), 128, 0, stream>>>(p, parts, blocks,
-                                                                                                     g.dweights);
+  plain_weight_kernel<S>
+      <<<static_cast<unsigned>((p.heads * p.levels + 127) / 128), 128, 0, stream>>>(p, parts, blocks, g.dweights);
   return cudaGetLastError();
 }
 
@@ -302,8 +302,7 @@ size_t hkt_backward_workspace_plain(const HktProblem& p) {
 
 cudaError_t hkt_backward_plain(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace,
                                cudaStream_t stream) {
-  return with_storage(p.dtype,
-                      [&](auto storage) { return backward<decltype(storage)>(p, o, g, workspace, stream); });
+  return with_storage(p.dtype, [&](auto storage) { return backward<decltype(storage)>(p, o, g, workspace, stream); });
 }
 
 }  // namespace strata::cuda

@@ -1,5 +1,5 @@
-// HSA backward on CUDA, for any tree (docs/MATH.md, section 2.4), deterministic. Bottom-up once more the means and Z, and
-// with them Y, mu and mbar; then top-down the gradients, a warp per child, which gathers what its siblings owe it.
+// HSA backward on CUDA, for any tree (docs/MATH.md, section 2.4), deterministic. Bottom-up once more the means and Z,
+// and with them Y, mu and mbar; then top-down the gradients, a warp per child, which gathers what its siblings owe it.
 #include <cmath>
 
 #include "cuda/choice.h"
@@ -86,9 +86,10 @@ __global__ void __launch_bounds__(kHsaThreads)
   const int64_t node = head.node(family);
   const C scale = static_cast<C>(p.scale), total = a.n.weight[node];
   const C m = root ? C(1) : a.n.m[node];
-  const C fbar = !root              ? a.n.fbar[node]
-                 : args.g.dscore == nullptr ? C(0)
-                                    : static_cast<const C*>(args.g.dscore)[a.plan.sequence[family] * p.heads + head.head];
+  const C fbar = !root ? a.n.fbar[node]
+                 : args.g.dscore == nullptr
+                     ? C(0)
+                     : static_cast<const C*>(args.g.dscore)[a.plan.sequence[family] * p.heads + head.head];
   auto mu_of = [&](int32_t child) { return child < 0 ? a.n.mu[head.node(~child)] : a.n.leaf_mu[head.leaf(child)]; };
   for (int x = static_cast<int>(threadIdx.x) / 32; x < size; x += kWarps) {
     const int32_t child = children[x];
@@ -104,11 +105,10 @@ __global__ void __launch_bounds__(kHsaThreads)
         const int32_t other = children[y];
         const C p_forth = exp_difference(head.g(family, children, x, y), Z);
         const C p_back = exp_difference(head.g(family, children, y, x), head.Z(other));
-        if (p_forth != 0)
-          forth = p_forth * (m * (head.dot_Yv(args.g.dout, child, other) - mu) + fbar * share);
+        if (p_forth != 0) forth = p_forth * (m * (head.dot_Yv(args.g.dout, child, other) - mu) + fbar * share);
         if (p_back != 0) {
-          back = p_back * (m * (head.dot_Yv(args.g.dout, other, child) - mu_of(other)) +
-                           fbar * head.weight(other) / total);
+          back = p_back *
+                 (m * (head.dot_Yv(args.g.dout, other, child) - mu_of(other)) + fbar * head.weight(other) / total);
           back_mass = m * p_back;
         }
         const int64_t at = head.position(family, x, y);
@@ -199,7 +199,8 @@ __global__ void __launch_bounds__(kHsaThreads)
             static_cast<S>(dv[piece] + (real ? m * own * head.Y(args.g.dout, child, c) : C(0)));
     }
     if (lane != 0) continue;
-    if (args.g.dkey_bias.data != nullptr) *head.template row<C>(args.g.dkey_bias, child) = real ? dkappa + child_fbar : C(0);
+    if (args.g.dkey_bias.data != nullptr)
+      *head.template row<C>(args.g.dkey_bias, child) = real ? dkappa + child_fbar : C(0);
     if (args.g.dweights.data != nullptr)
       *head.template row<C>(args.g.dweights, child) = real ? dweight + child_fbar / w : C(0);
   }
@@ -217,7 +218,8 @@ cudaError_t backward(const HsaProblem& p, const HsaPlan& plan, const int32_t* nu
   using C = typename ComputeOf<S>::Type;
   const int64_t entries = p.heads * p.kinds * p.places * p.places;
   const bool positions = g.dpositions != nullptr && entries > 0;
-  BackwardArgs<S> args{{p, device_plan(plan, numbers), {}}, g, positions ? static_cast<long long*>(workspace) : nullptr};
+  BackwardArgs<S> args{
+      {p, device_plan(plan, numbers), {}}, g, positions ? static_cast<long long*>(workspace) : nullptr};
   C* start = static_cast<C*>(workspace) + (positions ? entries * 8 / sizeof(C) : 0);
   place_numbers(p, plan, true, start, &args.a.n);
   if (positions) {
@@ -240,8 +242,8 @@ cudaError_t backward(const HsaProblem& p, const HsaPlan& plan, const int32_t* nu
   for (int64_t depth = 0; depth < depths; ++depth)
     hsa_gradient_kernel<S><<<grid(depth), kHsaThreads, 0, stream>>>(args, plan.depth_begin[depth], depth == 0);
   if (positions)
-    from_fixed_point<C><<<blocks_for(entries, 128), 128, 0, stream>>>(args.positions, static_cast<C*>(g.dpositions),
-                                                                      entries);
+    from_fixed_point<C>
+        <<<blocks_for(entries, 128), 128, 0, stream>>>(args.positions, static_cast<C*>(g.dpositions), entries);
   return cudaGetLastError();
 }
 
@@ -249,9 +251,8 @@ cudaError_t backward(const HsaProblem& p, const HsaPlan& plan, const int32_t* nu
 
 cudaError_t hsa_backward_any_tree(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers,
                                   const HsaGradients& g, void* workspace, cudaStream_t stream) {
-  return with_storage(p.dtype, [&](auto storage) {
-    return backward<decltype(storage)>(p, plan, numbers, g, workspace, stream);
-  });
+  return with_storage(
+      p.dtype, [&](auto storage) { return backward<decltype(storage)>(p, plan, numbers, g, workspace, stream); });
 }
 
 size_t hsa_backward_workspace(const HsaProblem& p, const HsaPlan& plan) {

@@ -29,16 +29,16 @@ Status check_plan(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbe
 Status hsa_forward(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const HsaOutputs& o,
                    void* workspace, Stream stream) {
   if (Status s = check_plan(p, plan, numbers, workspace); !s.ok()) return s;
-  return cuda_status(
-      hsa_forward_any_tree(p, plan, numbers, o, workspace, static_cast<cudaStream_t>(stream)), "HSA forward");
+  return cuda_status(hsa_forward_any_tree(p, plan, numbers, o, workspace, static_cast<cudaStream_t>(stream)),
+                     "HSA forward");
 }
 
 Status hsa_backward(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const HsaGradients& g,
                     void* workspace, Stream stream) {
   if (Status s = check_plan(p, plan, numbers, workspace); !s.ok()) return s;
   if (Status s = hsa_check(g, p); !s.ok()) return s;
-  return cuda_status(
-      hsa_backward_any_tree(p, plan, numbers, g, workspace, static_cast<cudaStream_t>(stream)), "HSA backward");
+  return cuda_status(hsa_backward_any_tree(p, plan, numbers, g, workspace, static_cast<cudaStream_t>(stream)),
+                     "HSA backward");
 }
 
 }  // namespace strata::cuda

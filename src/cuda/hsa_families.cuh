@@ -30,8 +30,9 @@ __global__ void __launch_bounds__(kHsaThreads) hsa_means_kernel(const __grid_con
                   : c < 2 * width ? head.k(children[x], c - width)
                                   : head.v(children[x], c - 2 * width));
     }
-    (c < width ? a.n.q[node * width + c] : c < 2 * width ? a.n.k[node * width + c - width]
-                                                         : a.n.v[node * values + c - 2 * width]) = sum * inverse;
+    (c < width       ? a.n.q[node * width + c]
+     : c < 2 * width ? a.n.k[node * width + c - width]
+                     : a.n.v[node * values + c - 2 * width]) = sum * inverse;
   }
   if (thread != 0) return;
   C kappa = 0;

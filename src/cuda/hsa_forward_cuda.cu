@@ -13,7 +13,8 @@ namespace {
 // acc(c) = acc(A) + m(A) local(c), m(c) = m(A) exp(f(c) - Z(c)), and y of the leaves.
 template <class S>
 __global__ void __launch_bounds__(kHsaThreads)
-    hsa_spread_kernel(const __grid_constant__ HsaArgs<S> a, const __grid_constant__ View out, int64_t first, bool root) {
+    hsa_spread_kernel(const __grid_constant__ HsaArgs<S> a, const __grid_constant__ View out, int64_t first,
+                      bool root) {
   using C = typename ComputeOf<S>::Type;
   const int64_t family = first + blockIdx.x;
   const Head<S> head(a, family, blockIdx.y);
@@ -81,9 +82,8 @@ cudaError_t forward(const HsaProblem& p, const HsaPlan& plan, const int32_t* num
 
 cudaError_t hsa_forward_any_tree(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const HsaOutputs& o,
                                  void* workspace, cudaStream_t stream) {
-  return with_storage(p.dtype, [&](auto storage) {
-    return forward<decltype(storage)>(p, plan, numbers, o, workspace, stream);
-  });
+  return with_storage(p.dtype,
+                      [&](auto storage) { return forward<decltype(storage)>(p, plan, numbers, o, workspace, stream); });
 }
 
 size_t hsa_forward_workspace(const HsaProblem& p, const HsaPlan& plan) {

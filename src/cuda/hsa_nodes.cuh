@@ -8,19 +8,19 @@ namespace strata::cuda {
 
 // The plan on the device. Families of all sequences are numbered by depth, so that those of one depth are neighbours.
 struct DevicePlan {
-  const int32_t *child_begin, *children;  // a child is a token of its sequence, or ~family
-  const int32_t *sequence, *kind;         // of each family
+  const int32_t *child_begin, *children;               // a child is a token of its sequence, or ~family
+  const int32_t *sequence, *kind;                      // of each family
   const int32_t *batch_of, *first_token, *leaf_begin;  // of each sequence; leaf_begin: tokens of those before it
 };
 
 // Numbers of families, (family, head), and of leaves, (token, head), in the compute type C. Null where not needed.
 template <class C>
 struct NodeNumbers {
-  C *q, *k, *v;                     // means: (family, head, channels)
-  C *weight, *kappa, *f, *Z, *m;    // (family, head)
-  C* local;                         // (family, head, value channels): attention on siblings, then the sum of ancestors
-  C *leaf_Z, *leaf_local;           // (leaf, head), (leaf, head, value channels)
-  C *Y, *mbar, *mu, *leaf_mu;       // backward, bottom-up
+  C *q, *k, *v;                   // means: (family, head, channels)
+  C *weight, *kappa, *f, *Z, *m;  // (family, head)
+  C* local;                       // (family, head, value channels): attention on siblings, then the sum of ancestors
+  C *leaf_Z, *leaf_local;         // (leaf, head), (leaf, head, value channels)
+  C *Y, *mbar, *mu, *leaf_mu;     // backward, bottom-up
   C *fbar, *dq, *dk, *dv, *dkappa, *dweight;  // backward, top-down
 };
 
@@ -56,8 +56,8 @@ struct Head {
   __device__ C weight(int32_t child) const {
     if (child < 0) return a.n.weight[node(~child)];
     if (a.p.weights.data == nullptr) return C(1);
-    return static_cast<const C*>(a.p.weights.data)[batch * a.p.weights.stride[0] +
-                                                   (first + child) * a.p.weights.stride[2]];
+    return static_cast<const C*>(
+        a.p.weights.data)[batch * a.p.weights.stride[0] + (first + child) * a.p.weights.stride[2]];
   }
   __device__ C kappa(int32_t child) const {
     if (child < 0) return a.n.kappa[node(~child)];

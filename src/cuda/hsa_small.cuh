@@ -24,7 +24,12 @@ struct SmallFamily {
   float total;                // |A|
 
   __device__ SmallFamily(const HsaArgs<T>& args, const ConstView& dout, int64_t f, int64_t h, uint32_t memory)
-      : a(args), head(args, f, h), family(f), node(head.node(f)), lane(static_cast<int>(threadIdx.x) % 32), tiles(memory) {
+      : a(args),
+        head(args, f, h),
+        family(f),
+        node(head.node(f)),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        tiles(memory) {
     const int32_t begin = a.plan.child_begin[f];
     size = a.plan.child_begin[f + 1] - begin;
     child = lane < size ? a.plan.children[begin + lane] : 0;
@@ -124,8 +129,8 @@ struct SmallFamily {
       const int64_t at = y != x && x < size && y < size ? head.position(family, x, y) : -1;
       const float E = at < 0 ? 0.0f : static_cast<const float*>(a.p.positions)[at];
       s = add == -INFINITY || x >= size || (a.p.causal && y > x) ? -INFINITY
-          : x == y && is_node                                     ? f
-                                                                  : s * scale + add + E;
+          : x == y && is_node                                    ? f
+                                                                 : s * scale + add + E;
       top[half] = fmaxf(top[half], s);
     });
 #pragma unroll

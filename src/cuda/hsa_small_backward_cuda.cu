@@ -79,13 +79,14 @@ __global__ void __launch_bounds__(32 * kSmallWarps)
   const int64_t item = static_cast<int64_t>(blockIdx.x) * kSmallWarps + warp;
   if (item >= families * p.heads) return;
   const int64_t family = first + item / p.heads;
-  const uint32_t start = shared_address(memory) + warp * (Family::kMemory + kScratch), scratch = start + Family::kMemory;
+  const uint32_t start = shared_address(memory) + warp * (Family::kMemory + kScratch),
+                 scratch = start + Family::kMemory;
   Family f(a, g.dout, family, item % p.heads, start);
   const float m = root ? 1.0f : a.n.m[f.node];
-  const float fbar = !root                 ? a.n.fbar[f.node]
-                     : g.dscore == nullptr ? 0.0f
-                                           : static_cast<const float*>(
-                                                 g.dscore)[a.plan.sequence[family] * p.heads + f.head.head];
+  const float fbar = !root ? a.n.fbar[f.node]
+                     : g.dscore == nullptr
+                         ? 0.0f
+                         : static_cast<const float*>(g.dscore)[a.plan.sequence[family] * p.heads + f.head.head];
   int32_t child[2];
   float share[2];
 #pragma unroll
@@ -124,7 +125,7 @@ __global__ void __launch_bounds__(32 * kSmallWarps)
       }
     }
   }
-  auto store = [&](const View& view, float* nodes, int channels, const uint32_t (&left)[4], int which, float factor) {
+  auto store = [&](const View& view, float* nodes, int channels, const uint32_t(&left)[4], int which, float factor) {
     const float* above = root ? nullptr : nodes + f.node * channels;
     T* leaf_rows[2];
     float* node_rows[2];
@@ -159,7 +160,8 @@ cudaError_t backward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaGradient
   const auto up = hsa_small_mass_kernel<T, D>;
   const auto down = hsa_small_gradient_kernel<T, D>;
   constexpr int kUp = kSmallWarps * BackwardFamily<T, D>::kMemory, kDown = kUp + kSmallWarps * kScratch;
-  if (const cudaError_t e = cudaFuncSetAttribute(up, cudaFuncAttributeMaxDynamicSharedMemorySize, kUp); e != cudaSuccess)
+  if (const cudaError_t e = cudaFuncSetAttribute(up, cudaFuncAttributeMaxDynamicSharedMemorySize, kUp);
+      e != cudaSuccess)
     return e;
   if (const cudaError_t e = cudaFuncSetAttribute(down, cudaFuncAttributeMaxDynamicSharedMemorySize, kDown);
       e != cudaSuccess)

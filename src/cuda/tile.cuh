@@ -30,8 +30,8 @@ __device__ inline Rows<T> rows_of(const AnyView& view, int64_t batch, int64_t he
 // Brings `count` rows from row `first` on, as far as they are below `limit`, and zeros for the others and for channels
 // from `channels` on. Row r of them becomes row slot(r) of the tile. `wide`: 16 bytes at a time, asynchronously.
 template <int D, int kThreads, class T, class Slot>
-__device__ inline void load_tile(uint32_t tile, Rows<const T> rows, int first, int count, int limit,
-                                 int channels, bool wide, const Slot& slot) {
+__device__ inline void load_tile(uint32_t tile, Rows<const T> rows, int first, int count, int limit, int channels,
+                                 bool wide, const Slot& slot) {
   constexpr int kChunks = D / 8;
   for (int item = static_cast<int>(threadIdx.x); item < count * kChunks; item += kThreads) {
     const int row = item / kChunks, chunk = item % kChunks;

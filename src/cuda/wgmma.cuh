@@ -28,8 +28,9 @@ __device__ inline void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-#define STRATA_F8(c, i) \
-  "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), "+f"(c[i + 7])
+#define STRATA_F8(c, i)                                                                                       \
+  "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), \
+      "+f"(c[i + 7])
 #define STRATA_F16(c, i) STRATA_F8(c, i), STRATA_F8(c, i + 8)
 #define STRATA_F24(c, i) STRATA_F16(c, i), STRATA_F8(c, i + 16)
 #define STRATA_F32(c, i) STRATA_F16(c, i), STRATA_F16(c, i + 16)
@@ -37,20 +38,21 @@ __device__ inline void products_wait() {
 #define STRATA_R8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define STRATA_R16 STRATA_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define STRATA_R24 STRATA_R16 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define STRATA_R32 \
-  STRATA_R16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define STRATA_R64                                                                                                    \
-  STRATA_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
-             "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define STRATA_R32 STRATA_R16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define STRATA_R64                                                                                             \
+  STRATA_R32                                                                                                   \
+      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
+      "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
 // acc (+)= A B^T: both from shared memory, channels along the rows of both.
-#define STRATA_SHARED_PRODUCT(N, COUNT, A, B, ADD, TYPE, NAME)                                                       \
-  __device__ inline void shared_product(float (&c)[COUNT], uint64_t a, uint64_t b, int add, NAME) {                  \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\n"                                                  \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" STRATA_R##COUNT "}, %" #A      \
-                 ", %" #B ", p, 1, 1, 0, 0;\n}"                                                                      \
-                 : STRATA_F##COUNT(c, 0)                                                                             \
-                 : "l"(a), "l"(b), "r"(add));                                                                        \
+#define STRATA_SHARED_PRODUCT(N, COUNT, A, B, ADD, TYPE, NAME)                                        \
+  __device__ inline void shared_product(float(&c)[COUNT], uint64_t a, uint64_t b, int add, NAME) {    \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD                                            \
+                 ", 0;\n"                                                                             \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" STRATA_R##COUNT \
+                 "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}"                                             \
+                 : STRATA_F##COUNT(c, 0)                                                              \
+                 : "l"(a), "l"(b), "r"(add));                                                         \
   }
 STRATA_SHARED_PRODUCT(16, 8, 8, 9, 10, "bf16", __nv_bfloat16)
 STRATA_SHARED_PRODUCT(32, 16, 16, 17, 18, "bf16", __nv_bfloat16)
@@ -64,12 +66,12 @@ STRATA_SHARED_PRODUCT(64, 32, 32, 33, 34, "f16", __half)
 STRATA_SHARED_PRODUCT(128, 64, 64, 65, 66, "f16", __half)
 
 // acc += A B: A in registers (as for mma.m16n8k16), B from shared memory, columns along its rows.
-#define STRATA_REGISTER_PRODUCT(N, COUNT, A0, A1, A2, A3, B, TYPE, NAME)                                             \
-  __device__ inline void register_product(float (&c)[COUNT], const uint32_t (&a)[4], uint64_t b, NAME) {             \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" STRATA_R##COUNT "}, {%" #A0    \
-                 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", 1, 1, 1, 1;\n"                                           \
-                 : STRATA_F##COUNT(c, 0)                                                                             \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                              \
+#define STRATA_REGISTER_PRODUCT(N, COUNT, A0, A1, A2, A3, B, TYPE, NAME)                               \
+  __device__ inline void register_product(float(&c)[COUNT], const uint32_t(&a)[4], uint64_t b, NAME) { \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" STRATA_R##COUNT  \
+                 "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", 1, 1, 1, 1;\n"                 \
+                 : STRATA_F##COUNT(c, 0)                                                               \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                \
   }
 STRATA_REGISTER_PRODUCT(64, 32, 32, 33, 34, 35, 36, "bf16", __nv_bfloat16)
 STRATA_REGISTER_PRODUCT(128, 64, 64, 65, 66, 67, 68, "bf16", __nv_bfloat16)

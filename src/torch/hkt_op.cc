@@ -64,8 +64,8 @@ std::tuple<Tensor, Tensor> hkt_attention_meta(TensorList q, TensorList k, const 
 }
 
 std::tuple<Tensor, Tensor> hkt_attention_kernel(TensorList q, TensorList k, const Tensor& v, const Tensor& weights,
-                                             const optional<Tensor>& lengths, const optional<Tensor>& bias, bool causal,
-                                             optional<double> scale) {
+                                                const optional<Tensor>& lengths, const optional<Tensor>& bias,
+                                                bool causal, optional<double> scale) {
   const HktInputs in{q, k, v, weights, lengths, bias, causal, scale_or_default(scale, q)};
   auto [out, lse] = empty_outputs(in);
   const Tensor dense_weights = weights.contiguous();
@@ -95,10 +95,10 @@ std::vector<Tensor> hkt_attention_backward_meta(const Tensor&, const optional<Te
 }
 
 std::vector<Tensor> hkt_attention_backward_kernel(const Tensor& dout, const optional<Tensor>& dlse, TensorList q,
-                                               TensorList k, const Tensor& v, const Tensor& weights, const Tensor& out,
-                                               const Tensor& lse, const optional<Tensor>& lengths,
-                                               const optional<Tensor>& bias, bool causal, optional<double> scale,
-                                               bool bias_gradient) {
+                                                  TensorList k, const Tensor& v, const Tensor& weights,
+                                                  const Tensor& out, const Tensor& lse, const optional<Tensor>& lengths,
+                                                  const optional<Tensor>& bias, bool causal, optional<double> scale,
+                                                  bool bias_gradient) {
   const HktInputs in{q, k, v, weights, lengths, bias, causal, scale_or_default(scale, q)};
   std::vector<Tensor> gradients = empty_gradients(in, bias_gradient);
   const Tensor dense_weights = weights.contiguous();

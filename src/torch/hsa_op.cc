@@ -1,5 +1,5 @@
-// The tree form of HSA as operators: schema, kernels (CPU and CUDA alike) and meta, autograd. The backward recomputes what it needs from
-// the inputs.
+// The tree form of HSA as operators: schema, kernels (CPU and CUDA alike) and meta, autograd. The backward recomputes
+// what it needs from the inputs.
 #include "torch/hsa_op.h"
 
 #include <limits>
@@ -92,8 +92,9 @@ std::tuple<Tensor, Tensor> hsa_attention_meta(const Tensor& q, const Tensor& k, 
 }
 
 std::tuple<Tensor, Tensor> hsa_attention_kernel(const Tensor& q, const Tensor& k, const Tensor& v, TensorList trees,
-                                             const optional<Tensor>& weights, const optional<Tensor>& key_bias,
-                                             const optional<Tensor>& positions, bool causal, optional<double> scale) {
+                                                const optional<Tensor>& weights, const optional<Tensor>& key_bias,
+                                                const optional<Tensor>& positions, bool causal,
+                                                optional<double> scale) {
   auto [out, score] = hsa_attention_meta(q, k, v, trees, weights, key_bias, positions, causal, scale);
   const TreeProblem problem(q, k, v, trees, weights, key_bias, positions, causal, scale);
   if (!problem.forest.covers_all) out.zero_();
@@ -102,8 +103,8 @@ std::tuple<Tensor, Tensor> hsa_attention_kernel(const Tensor& q, const Tensor& k
 }
 
 Tensor hierarchy_score_kernel(const Tensor& q, const Tensor& k, TensorList trees, const optional<Tensor>& weights,
-                           const optional<Tensor>& key_bias, const optional<Tensor>& positions, bool causal,
-                           optional<double> scale) {
+                              const optional<Tensor>& key_bias, const optional<Tensor>& positions, bool causal,
+                              optional<double> scale) {
   check_qkv(q, k, c10::nullopt);
   check_terms(q, weights, key_bias, positions);
   const Tensor score = compute_empty({static_cast<int64_t>(trees.size()), q.size(1)}, q);
@@ -120,9 +121,10 @@ std::vector<Tensor> hsa_attention_backward_meta(const Tensor&, const optional<Te
 }
 
 std::vector<Tensor> hsa_attention_backward_kernel(const Tensor& dout, const optional<Tensor>& dscore, const Tensor& q,
-                                               const Tensor& k, const Tensor& v, TensorList trees,
-                                               const optional<Tensor>& weights, const optional<Tensor>& key_bias,
-                                               const optional<Tensor>& positions, bool causal, optional<double> scale) {
+                                                  const Tensor& k, const Tensor& v, TensorList trees,
+                                                  const optional<Tensor>& weights, const optional<Tensor>& key_bias,
+                                                  const optional<Tensor>& positions, bool causal,
+                                                  optional<double> scale) {
   check_qkv(q, k, v);
   check_terms(q, weights, key_bias, positions);
   std::vector<Tensor> gradients = empty_gradients(q, k, v, weights, key_bias, positions);

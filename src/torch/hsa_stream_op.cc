@@ -191,8 +191,8 @@ std::tuple<Tensor, Tensor> hsa_stream_cuda(const Tensor& q, const Tensor& k, con
                                            const optional<Tensor>& weights, const optional<Tensor>& key_bias,
                                            const optional<Tensor>& positions, optional<double> scale) {
   warn_once();
-  const auto [out, lse] = hsa_stream_cpu(q.cpu(), k.cpu(), v.cpu(), branching, to_cpu(weights), to_cpu(key_bias),
-                                         to_cpu(positions), scale);
+  const auto [out, lse] =
+      hsa_stream_cpu(q.cpu(), k.cpu(), v.cpu(), branching, to_cpu(weights), to_cpu(key_bias), to_cpu(positions), scale);
   return {out.to(q.device()), lse.to(q.device())};
 }
 

@@ -54,8 +54,8 @@ std::shared_ptr<const DevicePlan> plan_of(const Tensor& like, at::TensorList tre
   }
   auto plan = std::make_shared<DevicePlan>();
   throw_if_failed(cuda::hsa_plan(p, &plan->plan));
-  const Tensor host = at::empty({static_cast<int64_t>(plan->plan.numbers.size())},
-                                at::TensorOptions(at::kInt).pinned_memory(true));
+  const Tensor host =
+      at::empty({static_cast<int64_t>(plan->plan.numbers.size())}, at::TensorOptions(at::kInt).pinned_memory(true));
   std::copy(plan->plan.numbers.begin(), plan->plan.numbers.end(), host.data_ptr<int32_t>());
   plan->numbers = host.to(like.device());  // waits, so that every stream may use it
   for (const Tensor& tree : trees) {
@@ -110,8 +110,9 @@ void run_hsa_backward(const Tensor& like, at::TensorList trees, const HsaProblem
 namespace {
 
 void refuse_cuda(const Tensor& like) {
-  TORCH_CHECK(!like.is_cuda(),
-              "this build of strata has no CUDA kernels; build it with -DSTRATA_CUDA=ON, or move the tensors to the CPU");
+  TORCH_CHECK(
+      !like.is_cuda(),
+      "this build of strata has no CUDA kernels; build it with -DSTRATA_CUDA=ON, or move the tensors to the CPU");
 }
 
 }  // namespace

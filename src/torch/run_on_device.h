@@ -12,7 +12,8 @@ void run_hkt_forward(const at::Tensor& like, const HktProblem& problem, const Hk
 void run_hkt_backward(const at::Tensor& like, const HktProblem& problem, const HktOutputs& outputs,
                       const HktGradients& gradients);
 // `trees`: the tensors that the problem's trees are views of; plans for the GPU are kept for as long as they live.
-void run_hsa_forward(const at::Tensor& like, at::TensorList trees, const HsaProblem& problem, const HsaOutputs& outputs);
+void run_hsa_forward(const at::Tensor& like, at::TensorList trees, const HsaProblem& problem,
+                     const HsaOutputs& outputs);
 void run_hsa_backward(const at::Tensor& like, at::TensorList trees, const HsaProblem& problem,
                       const HsaGradients& gradients);
 

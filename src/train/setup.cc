@@ -2,8 +2,8 @@
 
 #include "data/task.h"
 #include "data/trees.h"
-#include "train/evaluate.h"
 #include "torch/run_on_device.h"
+#include "train/evaluate.h"
 #include "util/error.h"
 
 namespace strata {

@@ -11,7 +11,7 @@
 #include "core/array.h"
 #include "strata/cuda.h"
 
-#define STRATA_NEEDS_GPU()                                                                                 \
+#define STRATA_NEEDS_GPU() \
   if (const Status gpu = cuda::available(); !gpu.ok()) GTEST_SKIP() << "CUDA tests skipped: " << gpu.message()
 
 namespace strata::test {

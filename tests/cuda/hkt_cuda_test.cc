@@ -136,7 +136,8 @@ TEST(HktCudaNan, PaddingMayHoldAnything) {
   HktData<BFloat16> clean(spec), dirty(spec);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (int64_t t = 70; t < 140; ++t) {
-    for (Array<BFloat16>* array : {&dirty.q[0], &dirty.k[0], &dirty.v, &dirty.dout}) (*array)(0, 1, t, 3) = BFloat16(nan);
+    for (Array<BFloat16>* array : {&dirty.q[0], &dirty.k[0], &dirty.v, &dirty.dout})
+      (*array)(0, 1, t, 3) = BFloat16(nan);
   }
   run_on_gpu(clean);
   run_on_gpu(dirty);
@@ -149,7 +150,8 @@ TEST(HktCudaErrors, MistakesAreNamed) {
   STRATA_NEEDS_GPU();
   HktData<float> d({"errors", 2, 2, 2, 8, 2, 4, 4, false, {}, BiasKind::kShared});
   HktProblem p = d.problem();
-  EXPECT_NE(cuda::hkt_backward(p, d.outputs(), d.gradients(), &p, nullptr).message().find("broadcasts"), std::string::npos);
+  EXPECT_NE(cuda::hkt_backward(p, d.outputs(), d.gradients(), &p, nullptr).message().find("broadcasts"),
+            std::string::npos);
   p.levels = 9;
   EXPECT_NE(cuda::hkt_forward(p, d.outputs(), nullptr).message().find("levels: expected 1 to 8"), std::string::npos);
   p = d.problem();

@@ -10,7 +10,8 @@ template <class S>
 void run_on_gpu(HsaData<S>& d) {
   Mirror mirror;
   for (Array<S>* array : {&d.q, &d.k, &d.v, &d.out, &d.dout, &d.dq, &d.dk, &d.dv}) mirror.add(*array);
-  for (auto* array : {&d.weights, &d.dweights, &d.key_bias, &d.dkey_bias, &d.positions, &d.dpositions, &d.score, &d.dscore})
+  for (auto* array :
+       {&d.weights, &d.dweights, &d.key_bias, &d.dkey_bias, &d.positions, &d.dpositions, &d.score, &d.dscore})
     mirror.add(*array);
   HsaProblem p = d.problem();
   HsaOutputs o = d.outputs();
