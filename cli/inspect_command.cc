@@ -117,6 +117,8 @@ void run(State& state) {
   if (state.subsumption) return show_subsumption(state.json);
   if (state.request.model.empty())
     throw usage_error("inspect: expected a run's folder or a model file, or --subsumption");
+  if (fs::path(state.output).extension() == ".html")
+    throw usage_error("--output: expected a file for the JSON, got {}; the page is written beside it", state.output);
   set_threads(state.threads);
   state.request.data = state.table.given();
   const Json result = inspect_model(state.request);

@@ -15,7 +15,7 @@ namespace strata {
 // tested, "problem" says why.
 Json gaussianity_over(const std::vector<Matrix>& sequences);
 
-// The short form for every epoch of a training: per head the level weights, and per level the tests of the scores.
+// The short form for every epoch of a training: the tests of the scores, [head][level], without quantiles.
 Json track_gaussianity(HktAttentionImpl& layer, const std::vector<torch::Tensor>& inputs);
 
 }  // namespace strata

@@ -35,7 +35,7 @@ Json read_course(const fs::path& folder, size_t most, Json& problems) {
   const std::string name = (folder.filename() / "metrics.jsonl").string();
   if (lines.empty()) problems.push_back(fmt::format("{} is missing or empty: there are no curves of this run", name));
   if (damaged > 0) problems.push_back(fmt::format("{}: {} damaged lines were left out", name, damaged));
-  auto is_train = [](const Json& line) { return line.value("kind", "") == "train"; };
+  auto is_train = [](const Json& line) { return line.contains("kind") && line["kind"] == "train"; };
   const auto train = static_cast<size_t>(std::count_if(lines.begin(), lines.end(), is_train));
   const size_t every = std::max<size_t>(1, (train + most - 1) / most);
   Json course = Json::array();
@@ -54,7 +54,7 @@ Json options_of(const Json& record) {
 std::vector<std::pair<std::string, fs::path>> run_folders(const fs::path& folder, const Json& plan) {
   std::vector<std::pair<std::string, fs::path>> runs;
   try {
-    const int64_t first = plan.at("options").at("seed"), seeds = plan.at("seeds");
+    const int64_t first = plan.at("options").at("seed"), seeds = std::clamp<int64_t>(plan.at("seeds"), 0, 1000);
     for (const Json& attention : plan.at("attentions")) {
       for (int64_t seed = first; seed < first + seeds; ++seed)
         runs.emplace_back(attention.get<std::string>(), run_folder(folder, attention.get<std::string>(), seed));
@@ -78,7 +78,9 @@ Json collect_inspect(const fs::path& json) {
   Json inspected = read_part(json, "run strata inspect", problems);
   if (inspected.is_null()) inspected = Json::object();
   if (inspected.contains("problems") && inspected["problems"].is_array()) {
-    for (const Json& problem : inspected["problems"]) problems.push_back(problem);
+    for (const Json& problem : inspected["problems"]) {
+      if (problem.is_string()) problems.push_back(problem);
+    }
   }
   const fs::path folder = json.parent_path();
   Json page = {{"kind", "inspect"},

@@ -97,7 +97,7 @@ def test_missing_and_damaged_parts_are_named(folders, tmp_path):
     (tmp_path / "compare/flat-seed1/result.json").unlink()
     (tmp_path / "compare/flat-seed2/metrics.jsonl").unlink()
     with open(tmp_path / "compare/hsa-seed1/metrics.jsonl", "a") as file:
-        file.write('{"kind": "tra')
+        file.write('{"kind": 7, "step": "x"}\n{"kind": "tra')
     (tmp_path / "compare/results.json").write_text('{"attentions": [')
     out = strata("report", tmp_path / "compare")
     for part in ("flat-seed1/result.json is missing", "flat-seed2/metrics.jsonl is missing", "hsa-seed1/metrics.jsonl: 1 damaged",
@@ -117,6 +117,7 @@ def test_an_unfinished_run_has_a_report(folders, tmp_path):
 def test_text_cannot_leave_its_place(folders, tmp_path):
     (tmp_path / "run").mkdir()
     data = json.load(open(folders / "run/inspect.json"))
+    data["problems"] = [7, "of words alone"]
     data["model"] = "</script><script>alert(1)</script><!-- <script>"
     data["examples"][0]["tokens"][0] = "\\x</SCRIPT>"
     (tmp_path / "run/inspect.json").write_text(json.dumps(data))

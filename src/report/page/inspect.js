@@ -29,8 +29,8 @@ function showInspect() {
   const heads = inspectedHeads(), hsa = page.inspect.attention === "hsa", split = page.inspect.split;
   section("about", "What was inspected", "", part => {
     part.append(facts("The model and the rows it read", [
-      ["model", String(page.inspect.model)], ["task", String(page.inspect.task)], ["attention", String(page.inspect.attention)],
-      [`rows of the ${split} split`, { path: ["inspect", "samples"], style: whole }],
+      ["model", page.inspect.model], ["task", page.inspect.task], ["attention", page.inspect.attention],
+      [`rows of the ${split ?? ""} split`, { path: ["inspect", "samples"], style: whole }],
       ["tokens of a row, mean", { path: ["inspect", "mean_tokens"], style: { digits: 1 } }]]));
   });
   if (heads.length > 0) {
