@@ -9,6 +9,7 @@
 
 #include "strata/hkt.h"
 #include "strata/hsa.h"
+#include "strata/hsa_stream.h"
 
 namespace strata::cuda {
 
@@ -50,5 +51,15 @@ Status hsa_forward(const HsaProblem& problem, const HsaPlan& plan, const int32_t
                    void* workspace, Stream stream);
 Status hsa_backward(const HsaProblem& problem, const HsaPlan& plan, const int32_t* numbers,
                     const HsaGradients& gradients, void* workspace, Stream stream);
+
+size_t hsa_stream_forward_workspace(const HsaStreamProblem& problem);  // bytes
+size_t hsa_stream_backward_workspace(const HsaStreamProblem& problem);
+Status hsa_stream_forward(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs, void* workspace,
+                          Stream stream);
+Status hsa_stream_backward(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs,
+                           const HsaStreamGradients& gradients, void* workspace, Stream stream);
+// Lengths are device memory and not looked at: where the cache has no room for the next token, it stays as it is and
+// the output is NaN.
+Status hsa_stream_step(const HsaStreamStep& step, Stream stream);
 
 }  // namespace strata::cuda

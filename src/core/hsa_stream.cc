@@ -146,12 +146,13 @@ void run_step(const HsaStreamStep& s) {
 
 }  // namespace
 
-Status hsa_stream_check(const HsaStreamProblem& p, const HsaStreamOutputs& outputs) {
+Status hsa_stream_check(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, On on) {
   if (Status s = check_sizes(p.branching, p.head_size, p.value_size, p.heads, p.scale); !s.ok()) return s;
   if (p.batch < 0 || p.tokens < 0 || p.tokens > std::numeric_limits<int32_t>::max()) {
     return invalid("batch, tokens: expected 0 to 2^31 - 1, got ", p.batch, " and ", p.tokens);
   }
-  if (p.dtype != DType::kFloat32 && p.dtype != DType::kFloat64 && p.dtype != DType::kBFloat16) {
+  if (p.dtype != DType::kFloat32 && p.dtype != DType::kFloat64 && p.dtype != DType::kBFloat16 &&
+      (p.dtype != DType::kFloat16 || on == On::kHost)) {
     return invalid("dtype: expected kFloat32, kFloat64 or kBFloat16, got ", static_cast<int>(p.dtype));
   }
   if (p.threads < 0) return invalid("threads: expected 0 (automatic) or more, got ", p.threads);
@@ -194,23 +195,26 @@ int64_t hsa_stream_entries(int64_t tokens, int branching) {
   return entries;
 }
 
-Status hsa_stream_step(const HsaStreamStep& s) {
+Status hsa_stream_check(const HsaStreamStep& s) {
   if (Status status = check_sizes(s.branching, s.head_size, s.value_size, s.heads, s.scale); !status.ok())
     return status;
   if (s.dtype != DType::kFloat32 && s.dtype != DType::kFloat64) {
     return invalid("dtype: the decoding step expects kFloat32 or kFloat64, got ", static_cast<int>(s.dtype));
   }
   if (s.batch == 0) return {};
-  Status present = check_present({{"q", s.q},
-                                  {"k", s.k},
-                                  {"v", s.v},
-                                  {"keys", s.keys},
-                                  {"values", s.values},
-                                  {"kappas", s.kappas},
-                                  {"masses", s.masses},
-                                  {"lengths", s.lengths},
-                                  {"out", s.out}});
-  if (!present.ok()) return present;
+  return check_present({{"q", s.q},
+                        {"k", s.k},
+                        {"v", s.v},
+                        {"keys", s.keys},
+                        {"values", s.values},
+                        {"kappas", s.kappas},
+                        {"masses", s.masses},
+                        {"lengths", s.lengths},
+                        {"out", s.out}});
+}
+
+Status hsa_stream_step(const HsaStreamStep& s) {
+  if (Status status = hsa_stream_check(s); !status.ok()) return status;
   for (int64_t b = 0; b < s.batch; ++b) {
     if (s.lengths[b] < 0) return invalid("lengths: expected 0 or more, got ", s.lengths[b], " for sequence ", b);
     const int64_t needed = hsa_stream_heights(s.lengths[b] + 1, s.branching);

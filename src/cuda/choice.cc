@@ -1,5 +1,6 @@
 #include "cuda/choice.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <string>
@@ -32,6 +33,13 @@ bool use_hopper() {
          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
          cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess && major == 9 &&
          minor == 0;
+}
+
+unsigned one_wave(int64_t pieces) {
+  int device = 0, multiprocessors = 1;
+  if (cudaGetDevice(&device) == cudaSuccess)
+    cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  return static_cast<unsigned>(std::min<int64_t>(pieces, multiprocessors));
 }
 
 Status available() {

@@ -333,34 +333,48 @@ __global__ void __launch_bounds__(kThreads, D == 64 ? 2 : 1)
   }
 }
 
-// D_i = <dO_i, O_i> - dlse_i, a warp per row.
+constexpr int kDeltaLanes = 8;
+
+// D_i = <dO_i, O_i> - dlse_i, by a few lanes per row. wide: 16 bytes at a time.
 template <class T>
 __global__ void delta_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o,
-                             const __grid_constant__ HktGradients gr, float* deltas) {
-  const int64_t line = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+                             const __grid_constant__ HktGradients gr, float* deltas, bool wide) {
+  const int64_t line = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kDeltaLanes;
   if (line >= p.batch * p.heads * p.tokens) return;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = static_cast<int>(threadIdx.x) % kDeltaLanes;
   const int64_t t = line % p.tokens, head = line / p.tokens % p.heads, batch = line / p.tokens / p.heads;
   const Rows<const T> out = rows_of<const T>(o.out, batch, head), dout = rows_of<const T>(gr.dout, batch, head);
   float sum = 0;
-  for (int c = lane; c < p.value_size; c += 32)
-    sum += static_cast<float>(out.at(t, c)) * static_cast<float>(dout.at(t, c));
+  if (wide) {
+    for (int c = 8 * lane; c < p.value_size; c += 8 * kDeltaLanes) {
+      const uint4 x = *reinterpret_cast<const uint4*>(&out.at(t, c)),
+                  y = *reinterpret_cast<const uint4*>(&dout.at(t, c));
+      const uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+      for (int i = 0; i < 4; ++i) {
+        const float2 a = unpack(xs[i], T()), b = unpack(ys[i], T());
+        sum += a.x * b.x + a.y * b.y;
+      }
+    }
+  } else {
+    for (int c = lane; c < p.value_size; c += kDeltaLanes)
+      sum += static_cast<float>(out.at(t, c)) * static_cast<float>(dout.at(t, c));
+  }
+#pragma unroll
+  for (int offset = kDeltaLanes / 2; offset > 0; offset /= 2)
+    sum += __shfl_xor_sync(0xffu << (threadIdx.x % 32 / kDeltaLanes * kDeltaLanes), sum, offset);
   if (lane == 0) deltas[line] = sum - (gr.dlse == nullptr ? 0.0f : static_cast<const float*>(gr.dlse)[line]);
 }
 
-// da_l of a head: its parts, in a fixed order.
+// da_l of a head: its parts, in a fixed order. A warp each.
 __global__ void weight_kernel(const __grid_constant__ HktProblem p, const float* parts, int blocks, float* dweights) {
-  const int at = static_cast<int>(blockIdx.x) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
-  if (at >= p.heads * p.levels) return;
-  const int64_t head = at / p.levels, l = at % p.levels;
+  const int64_t head = blockIdx.x / p.levels, l = blockIdx.x % p.levels;
   double sum = 0;
-  for (int64_t b = 0; b < p.batch; ++b) {
-    for (int block = 0; block < blocks; ++block)
-      sum += parts[((b * p.heads + head) * blocks + block) * kCudaLevels + l];
-  }
-  dweights[at] = static_cast<float>(sum);
+  for (int64_t at = threadIdx.x; at < p.batch * blocks; at += 32)
+    sum += parts[((at / blocks * p.heads + head) * blocks + at % blocks) * kCudaLevels + l];
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+  if (threadIdx.x == 0) dweights[blockIdx.x] = static_cast<float>(sum);
 }
 
 template <class T>
@@ -394,8 +408,8 @@ cudaError_t launch_both(const HktProblem& p, const HktOutputs& o, const HktGradi
 
 cudaError_t sum_weights(const HktProblem& p, const float* parts, int64_t blocks, const HktGradients& g,
                         cudaStream_t stream) {
-  weight_kernel<<<static_cast<unsigned>((p.heads * p.levels + 127) / 128), 128, 0, stream>>>(
-      p, parts, static_cast<int>(blocks), static_cast<float*>(g.dweights));
+  weight_kernel<<<static_cast<unsigned>(p.heads * p.levels), 32, 0, stream>>>(p, parts, static_cast<int>(blocks),
+                                                                              static_cast<float*>(g.dweights));
   return cudaGetLastError();
 }
 
@@ -406,12 +420,14 @@ cudaError_t launch(const HktProblem& p, const HktOutputs& o, const HktGradients&
   Extra extra{workspace, workspace + lines, is_wide(p.v, p.value_size) && is_wide(g.dout, p.value_size)};
   for (int l = 0; l < p.levels; ++l)
     extra.wide = extra.wide && is_wide(p.q[l], p.head_size) && is_wide(p.k[l], p.head_size);
-  delta_kernel<T><<<static_cast<unsigned>((lines + 7) / 8), 256, 0, stream>>>(p, o, g, workspace);
+  constexpr int kRowsPerBlock = 256 / kDeltaLanes;
+  delta_kernel<T><<<static_cast<unsigned>((lines + kRowsPerBlock - 1) / kRowsPerBlock), 256, 0, stream>>>(
+      p, o, g, workspace, is_wide(o.out, p.value_size) && is_wide(g.dout, p.value_size));
 #ifdef STRATA_HOPPER
   if (use_hopper() && hkt_backward_fits_hopper(p, g)) {
     if (const cudaError_t e = hkt_backward_hopper(p, o, g, workspace, extra.weight_parts, stream); e != cudaSuccess)
       return e;
-    return sum_weights(p, extra.weight_parts, hkt_backward_hopper_blocks(p), g, stream);
+    return sum_weights(p, extra.weight_parts, hkt_backward_hopper_parts(p), g, stream);
   }
 #endif
   if (g.dbias.data != nullptr)
@@ -427,7 +443,7 @@ cudaError_t launch(const HktProblem& p, const HktOutputs& o, const HktGradients&
 }  // namespace
 
 size_t hkt_backward_workspace_tensor_cores(const HktProblem& p) {
-  const int64_t lines = p.batch * p.heads, blocks = (p.tokens + kSide - 1) / kSide;
+  const int64_t lines = p.batch * p.heads, blocks = (p.tokens + 127) / 128 * 8;  // the parts of the Hopper kernels
   return static_cast<size_t>(lines * (p.tokens + blocks * kCudaLevels)) * sizeof(float);
 }
 

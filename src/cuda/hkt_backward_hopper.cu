@@ -13,6 +13,7 @@
 #include <cmath>
 
 #include "cuda/bring.cuh"
+#include "cuda/choice.h"
 #include "cuda/hkt_cuda_kernels.h"
 #include "cuda/hkt_scores.cuh"
 
@@ -34,13 +35,21 @@ struct Plan {
   static constexpr int kCoarseTile = 2 * kExtra;
   static constexpr int kNumbers = kCoarseTile + (kCoarse ? kCoarseRows * 128 * P : 0);  // lse and D of its queries
   static constexpr int kStage = kNumbers + 1024;
-  static constexpr int kStagesBegin = kGroups * kOwnTiles * kOwnTile;
-  static constexpr int kBarriers = kStagesBegin + kStages * kStage;  // own, full[stages], empty[stages]
-  static constexpr int kSize = kBarriers + 8 * (1 + 2 * kStages) + 1024;
+  static constexpr int kOwn = kGroups * kOwnTiles * kOwnTile, kOwnBuffers = D == 64 ? 2 : 1;
+  static constexpr int kStagesBegin = kOwnBuffers * kOwn;
+  static constexpr int kBarriers = kStagesBegin + kStages * kStage;  // full and empty: stages, then own
+  static constexpr int kSize = kBarriers + 16 * (kStages + kOwnBuffers) + 1024;
+  __device__ static uint32_t full(uint32_t barriers, int stage) { return barriers + 16 * stage; }
+  __device__ static uint32_t empty(uint32_t barriers, int stage) { return barriers + 16 * stage + 8; }
 };
 
 __host__ __device__ constexpr int own_row(int slot) { return (slot & ~15) + 2 * (slot & 7) + (slot >> 3 & 1); }
 __host__ __device__ constexpr int other_row(int slot) { return slot % 8 * (kOther / 8) + slot / 8; }
+
+// Parts of da: one per warp.
+__host__ __device__ inline int64_t parts_of(const HktProblem& p) {
+  return (p.tokens + kRows - 1) / kRows * (kRows / 16);
+}
 
 struct Arguments {
   HktProblem p;
@@ -50,39 +59,70 @@ struct Arguments {
   float* weight_parts;
 };
 
-// What a block meets of the other side: for every head, blocks first .. last - 1.
+// A piece of work: the rows from own_first on, and what they meet of the other side: for every head, tiles first ..
+// last - 1. There is one block per multiprocessor, which goes from one piece to the next, so that the rows of the next
+// one are brought, and its first tiles, while the results of the last one are stored.
 struct Walk {
   int first_head, heads, first, last, limit, batch, own_first;
 };
+// Piece number `turn` of this block. Every round is shared out among all blocks, one further each time, so that each
+// has its share of the long pieces and of the short ones.
+template <bool kOwnKeys>
+__device__ bool find_work(const HktProblem& p, int64_t turn, Walk* walk) {
+  const int group_size = static_cast<int>(p.heads / p.key_heads), tokens = static_cast<int>(p.tokens);
+  const int row_blocks = (tokens + kRows - 1) / kRows, owners = static_cast<int>(kOwnKeys ? p.key_heads : p.heads);
+  const int64_t item = turn * gridDim.x + (blockIdx.x + turn) % gridDim.x;
+  if (item >= p.batch * owners * row_blocks) return false;
+  const int block = static_cast<int>(item % row_blocks), owner = static_cast<int>(item / row_blocks % owners);
+  walk->batch = static_cast<int>(item / row_blocks / owners);
+  walk->limit =
+      p.lengths == nullptr ? tokens : static_cast<int>(max(int64_t{0}, min(p.lengths[walk->batch], p.tokens)));
+  walk->first_head = owner * (kOwnKeys ? group_size : 1);
+  walk->heads = kOwnKeys ? group_size : 1;
+  // The most work first: early keys are seen by most, late queries see most.
+  walk->own_first = (kOwnKeys ? block : row_blocks - 1 - block) * kRows;
+  const int blocks = (walk->limit + kOther - 1) / kOther;
+  walk->first = kOwnKeys && p.causal ? walk->own_first / kOther : 0;
+  walk->last = !kOwnKeys && p.causal ? min(blocks, (walk->own_first + kRows) / kOther) : blocks;
+  if (walk->own_first >= walk->limit || walk->last < walk->first) walk->last = walk->first;
+  return true;
+}
 
 template <class T, int D, bool kCoarse, bool kOwnKeys>
-__device__ void bring(const Arguments& a, const Walk& walk, uint32_t memory, uint32_t barriers) {
+__device__ void bring_own(const Arguments& a, const Walk& walk, uint32_t memory) {
   using M = Plan<D, kCoarse>;
   const HktProblem& p = a.p;
-  const int group_size = static_cast<int>(p.heads / p.key_heads), key_head = walk.first_head / group_size;
+  const int key_head = walk.first_head / static_cast<int>(p.heads / p.key_heads);
   const ConstView* const own = kOwnKeys ? p.k : p.q;
-  const ConstView* const others = kOwnKeys ? p.q : p.k;
-  const ConstView& own_extra = kOwnKeys ? p.v : a.g.dout;
-  const ConstView& other_extra = kOwnKeys ? a.g.dout : p.v;
-  const int own_head = kOwnKeys ? key_head : walk.first_head;
-  // Rows of level 2 that are not there are zeros.
-  const int top = p.levels > 2 ? 2 : 1, limit1 = (walk.limit + 1) / 2, limit2 = p.levels > 2 ? (walk.limit + 3) / 4 : 0;
+  const ConstView& extra = kOwnKeys ? p.v : a.g.dout;
+  const int head = kOwnKeys ? key_head : walk.first_head;
   for (int group = 0; group < kGroups; ++group) {
     const uint32_t tiles = memory + group * M::kOwnTiles * M::kOwnTile;
     const int first = walk.own_first + 64 * group;
     auto row = [&](int slot) { return first + own_row(slot); };
-    bring_rows<D>(tiles, 64, rows_of<const T>(own[0], walk.batch, own_head), walk.limit, p.head_size, row);
-    bring_rows<D>(tiles + M::kOwnTile, 64, rows_of<const T>(own_extra, walk.batch, own_head), walk.limit, p.value_size,
-                  row);
+    bring_rows<D>(tiles, 64, rows_of<const T>(own[0], walk.batch, head), walk.limit, p.head_size, row);
+    bring_rows<D>(tiles + M::kOwnTile, 64, rows_of<const T>(extra, walk.batch, head), walk.limit, p.value_size, row);
     if constexpr (kCoarse) {
-      bring_rows<D>(tiles + 2 * M::kOwnTile, 64, rows_of<const T>(own[1], walk.batch, own_head), limit1, p.head_size,
-                    [&](int slot) { return slot & 8 ? -1 : row(slot) >> 1; });
-      bring_rows<D>(tiles + 2 * M::kOwnTile, 64, rows_of<const T>(own[top], walk.batch, own_head), limit2, p.head_size,
+      bring_rows<D>(tiles + 2 * M::kOwnTile, 64, rows_of<const T>(own[1], walk.batch, head), (walk.limit + 1) / 2,
+                    p.head_size, [&](int slot) { return slot & 8 ? -1 : row(slot) >> 1; });
+      // Rows of level 2 that are not there are zeros.
+      bring_rows<D>(tiles + 2 * M::kOwnTile, 64, rows_of<const T>(own[p.levels > 2 ? 2 : 1], walk.batch, head),
+                    p.levels > 2 ? (walk.limit + 3) / 4 : 0, p.head_size,
                     [&](int slot) { return slot & 8 ? row(slot) >> 2 : -1; });
     }
   }
-  commit_copies();
-  int step = 0;
+}
+
+// Tiles of the other side into the stages, step by step; ask(barrier) after each.
+template <class T, int D, bool kCoarse, bool kOwnKeys, class Ask>
+__device__ void bring_others(const Arguments& a, const Walk& walk, uint32_t stages, uint32_t barriers, int& step,
+                             const Ask& ask) {
+  using M = Plan<D, kCoarse>;
+  const HktProblem& p = a.p;
+  const int key_head = walk.first_head / static_cast<int>(p.heads / p.key_heads);
+  const ConstView* const others = kOwnKeys ? p.q : p.k;
+  const ConstView& other_extra = kOwnKeys ? a.g.dout : p.v;
+  const int top = p.levels > 2 ? 2 : 1, limit1 = (walk.limit + 1) / 2, limit2 = p.levels > 2 ? (walk.limit + 3) / 4 : 0;
   for (int head = walk.first_head; head < walk.first_head + walk.heads; ++head) {
     const int other_head = kOwnKeys ? head : key_head;
     const int64_t line = (static_cast<int64_t>(walk.batch) * p.heads + head) * p.tokens;
@@ -95,8 +135,8 @@ __device__ void bring(const Arguments& a, const Walk& walk, uint32_t memory, uin
                                               begin / 4, p.head_size);
     for (int block = walk.first; block < walk.last; ++block, ++step) {
       const int stage = step % M::kStages, round = step / M::kStages, first = block * kOther;
-      if (round > 0) barrier_wait(barriers + 8 * (1 + M::kStages + stage), (round - 1) & 1);
-      const uint32_t tile = memory + M::kStagesBegin + stage * M::kStage;
+      if (round > 0) barrier_wait(M::empty(barriers, stage), (round - 1) & 1);
+      const uint32_t tile = stages + stage * M::kStage;
       fine.bring(tile, walk.limit, p.head_size);
       extra.bring(tile + M::kExtra, walk.limit, p.value_size);
       if constexpr (kCoarse) {
@@ -110,17 +150,44 @@ __device__ void bring(const Arguments& a, const Walk& walk, uint32_t memory, uin
         bring_number(numbers, static_cast<const float*>(a.o.lse) + from, at < walk.limit);
         bring_number(numbers + 4 * kOther, a.deltas + from, at < walk.limit);
       }
-      commit_copies();
-      wait_copies<1>();  // what was asked for one step ago is here
-      fence_shared();
-      barrier_arrive(barriers + 8 * (step == 0 ? 0 : 1 + (step - 1) % M::kStages));
+      ask(M::full(barriers, stage));
     }
   }
-  wait_copies<0>();
-  fence_shared();
-  barrier_arrive(barriers + 8 * (step == 0 ? 0 : 1 + (step - 1) % M::kStages));
 }
 
+template <class T, int D, bool kCoarse, bool kOwnKeys>
+__device__ void bring(const Arguments& a, uint32_t memory, uint32_t barriers) {
+  using M = Plan<D, kCoarse>;
+  int step = 0;
+  uint32_t asked_for = 0;  // whose copies are under way
+  // What was asked for before this is here.
+  auto ask = [&](uint32_t barrier) {
+    commit_copies();
+    if (asked_for != 0) {
+      wait_copies<1>();
+      fence_shared();
+      barrier_arrive(asked_for);
+    }
+    asked_for = barrier;
+  };
+  auto finish = [&] {
+    wait_copies<0>();
+    fence_shared();
+    barrier_arrive(asked_for);
+    asked_for = 0;
+  };
+  Walk walk;
+  for (int turn = 0; find_work<kOwnKeys>(a.p, turn, &walk); ++turn) {
+    const int buffer = turn % M::kOwnBuffers, round = turn / M::kOwnBuffers;
+    // Those who use the rows finish only with the last tile, so that must be known to be here.
+    if (M::kOwnBuffers == 1 && turn > 0) finish();
+    if (round > 0) barrier_wait(M::empty(barriers, M::kStages + buffer), (round - 1) & 1);
+    bring_own<T, D, kCoarse, kOwnKeys>(a, walk, memory + buffer * M::kOwn);
+    ask(M::full(barriers, M::kStages + buffer));
+    bring_others<T, D, kCoarse, kOwnKeys>(a, walk, memory + M::kStagesBegin, barriers, step, ask);
+  }
+  if (asked_for != 0) finish();
+}
 // acc (+)= own rows x other rows, over D channels.
 template <class T, int D, int kCount>
 __device__ inline void score_product(float (&acc)[kCount], uint32_t own, uint32_t other, bool add) {
@@ -169,15 +236,16 @@ __device__ inline void coarse_operand(uint32_t (&left)[3][4], const float (&ds)[
 }
 
 template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
-__device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t memory, const unsigned char* start,
-                       uint32_t barriers) {
+__device__ void gather(const Arguments& arguments, const Walk& walk, int turn, int& step, uint32_t memory,
+                       const unsigned char* start, uint32_t barriers) {
   using M = Plan<D, kCoarse>;
   constexpr bool kKeys = kPart != Part::kValues, kValues = kOwnKeys && kPart != Part::kKeys;
   const HktProblem& p = arguments.p;
   const HktGradients& gr = arguments.g;
   const int group = static_cast<int>(threadIdx.x) / 128 - 1, warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int lane = static_cast<int>(threadIdx.x) % 32, tokens = static_cast<int>(p.tokens), limit = walk.limit;
-  const uint32_t own = memory + group * M::kOwnTiles * M::kOwnTile;
+  const int buffer = turn % M::kOwnBuffers;
+  const uint32_t own = memory + buffer * M::kOwn + group * M::kOwnTiles * M::kOwnTile;
   const int own_first = walk.own_first + 64 * group;
   int rows[2];  // of this thread, in the sequence
   for (int half = 0; half < 2; ++half) rows[half] = own_first + own_row(warp * 16 + lane / 4 + 8 * half);
@@ -192,9 +260,8 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t me
       delta[half] = rows[half] < limit ? arguments.deltas[line + rows[half]] : 0.0f;
     }
   }
-  barrier_wait(barriers, 0);
+  barrier_wait(M::full(barriers, M::kStages + buffer), turn / M::kOwnBuffers & 1);
 
-  int step = 0;
   for (int head = walk.first_head; head < walk.first_head + walk.heads; ++head) {
     const float* a = static_cast<const float*>(p.weights) + head * p.levels;
     const LevelWeights w = level_weights(a, p.levels);
@@ -204,7 +271,7 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t me
                 factor2 = kOwnKeys && p.levels > 2 ? a[2] : 1.0f;
     for (int block = walk.first; block < walk.last; ++block, ++step) {
       const int stage = step % M::kStages, other_first = block * kOther;
-      barrier_wait(barriers + 8 * (1 + stage), step / M::kStages & 1);
+      barrier_wait(M::full(barriers, stage), step / M::kStages & 1);
       const uint32_t tile = memory + M::kStagesBegin + stage * M::kStage;
       float s[kScores], dp[kScores];
       // The coarse levels are the start of the fine one (hkt_scores.cuh); dO V^T is computed meanwhile.
@@ -272,7 +339,7 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t me
       if constexpr (kKeys && kCoarse) gradient_product<T, D>(coarse, left_coarse, tile + M::kCoarseTile);
       products_commit();
       products_wait<0>();
-      barrier_arrive(barriers + 8 * (1 + M::kStages + stage));
+      barrier_arrive(M::empty(barriers, stage));
     }
   }
 
@@ -295,68 +362,58 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, uint32_t me
       }
     }
   };
-  auto weight_part = [&](int l, auto value, auto is_mine) {
-    if (kOwnKeys) return;
-    const Rows<const T> q = rows_of<const T>(p.q[l], walk.batch, walk.first_head);
+  // <dq, q> of one level, from the block's own rows: of which tile, in which slots.
+  auto weight_part = [&](int l, uint32_t tile, int slot, int half, auto value) {
+    if (rows[half] >= limit) return;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int at = rows[half] >> l;
-      if (!is_mine(half) || rows[half] >= limit) continue;
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) {
-        const int channel = 8 * n + 2 * (lane % 4);
-        if (channel >= p.head_size) continue;
-        parts[l] += scale * (value(4 * n + 2 * half) * static_cast<float>(q.at(at, channel)) +
-                             value(4 * n + 2 * half + 1) * static_cast<float>(q.at(at, channel + 1)));
-      }
+    for (int n = 0; n < D / 8; ++n) {
+      uint32_t pair;
+      asm volatile("ld.shared.b32 %0, [%1];"
+                   : "=r"(pair)
+                   : "r"(tile + panel_offset(64, warp * 16 + lane / 4 + 8 * slot, n) + 4 * (lane % 4)));
+      const float2 q = unpack(pair, T());
+      parts[l] += scale * (value(4 * n + 2 * half) * q.x + value(4 * n + 2 * half + 1) * q.y);
     }
   };
   const View* const to = kOwnKeys ? gr.dk : gr.dq;
   const float* a = static_cast<const float*>(p.weights) + walk.first_head * p.levels;
   auto weight = [&](int l) { return kOwnKeys ? scale : scale * a[l]; };
   auto every = [](int) { return true; };
-  if constexpr (kValues)
-    store(
-        gr.dv, p.value_size, 1.0f, 0, [&](int i) { return values[i]; }, every);
-  if constexpr (kKeys) {
-    auto value = [&](int i) { return fine[i]; };
-    store(to[0], p.head_size, weight(0), 0, value, every);
-    weight_part(0, value, every);
-  }
+  auto fine_value = [&](int i) { return fine[i]; };
+  auto value1 = [&](int i) { return coarse[i]; };
+  auto value2 = [&](int i) { return coarse[i + 2]; };
+  const bool even = lane / 4 % 2 == 0;  // of two neighbours at level 1, the one that has their row of level 2
   if constexpr (kKeys && kCoarse) {
-    // Of level 2, the rows of the next lanes' row of level 1 as well.
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) {
       if (i & 2) coarse[i] += __shfl_xor_sync(~0u, coarse[i], 4);
     }
-    auto first = [](int half) { return half == 0; };
-    auto even = [&](int half) { return half == 0 && lane / 4 % 2 == 0; };
-    auto value1 = [&](int i) { return coarse[i]; };
-    auto value2 = [&](int i) { return coarse[i + 2]; };
-    store(to[1], p.head_size, weight(1), 1, value1, first);
-    weight_part(1, value1, first);
-    if (p.levels > 2) {
-      store(to[2], p.head_size, weight(2), 2, value2, even);
-      weight_part(2, value2, even);
-    }
   }
   if constexpr (!kOwnKeys) {
-    __shared__ float shares[kGroups * 4][3];
+    weight_part(0, own, 0, 0, fine_value);
+    weight_part(0, own, 1, 1, fine_value);
+    if constexpr (kCoarse) {
+      weight_part(1, own + 2 * M::kOwnTile, 0, 0, value1);
+      if (p.levels > 2 && even) weight_part(2, own + 2 * M::kOwnTile, 1, 0, value2);
+    }
+  }
+  barrier_arrive(M::empty(barriers, M::kStages + buffer));
+  if constexpr (kValues)
+    store(
+        gr.dv, p.value_size, 1.0f, 0, [&](int i) { return values[i]; }, every);
+  if constexpr (kKeys) store(to[0], p.head_size, weight(0), 0, fine_value, every);
+  if constexpr (kKeys && kCoarse) {
+    store(to[1], p.head_size, weight(1), 1, value1, [](int half) { return half == 0; });
+    if (p.levels > 2) store(to[2], p.head_size, weight(2), 2, value2, [&](int half) { return half == 0 && even; });
+  }
+  if constexpr (!kOwnKeys) {
+    const int64_t line = static_cast<int64_t>(walk.batch) * p.heads + walk.first_head;
+    float* const total = arguments.weight_parts + (line * parts_of(p) + own_first / 16 + warp) * kCudaLevels;
 #pragma unroll
-    for (int l = 0; l < 3; ++l) {
+    for (int l = 0; l < (kCoarse ? 3 : 1); ++l) {
 #pragma unroll
       for (int offset = 16; offset > 0; offset /= 2) parts[l] += __shfl_xor_sync(~0u, parts[l], offset);
-      if (lane == 0) shares[group * 4 + warp][l] = parts[l];
-    }
-    asm volatile("bar.sync 1, 256;" ::: "memory");  // the two groups
-    if (threadIdx.x == 128) {
-      const int64_t line = static_cast<int64_t>(walk.batch) * p.heads + walk.first_head;
-      float* const total = arguments.weight_parts + (line * gridDim.x + walk.own_first / kRows) * kCudaLevels;
-      for (int l = 0; l < (kCoarse ? 3 : 1); ++l) {
-        float sum = 0;
-        for (const auto& share : shares) sum += share[l];
-        total[l] = sum;
-      }
+      if (lane == 0) total[l] = parts[l];
     }
   }
 }
@@ -367,34 +424,23 @@ __global__ void __launch_bounds__(kThreads, 1) hkt_backward_hopper_kernel(const 
   extern __shared__ unsigned char raw[];
   const uint32_t at = shared_address(raw), memory = (at + 1023) / 1024 * 1024, barriers = memory + M::kBarriers;
   unsigned char* const start = raw + (memory - at);
-  const HktProblem& p = a.p;
-  const int group_size = static_cast<int>(p.heads / p.key_heads), tokens = static_cast<int>(p.tokens);
-  Walk walk;
-  walk.batch = static_cast<int>(blockIdx.z);
-  walk.limit = p.lengths == nullptr ? tokens : static_cast<int>(max(int64_t{0}, min(p.lengths[walk.batch], p.tokens)));
-  walk.first_head = static_cast<int>(blockIdx.y) * (kOwnKeys ? group_size : 1);
-  walk.heads = kOwnKeys ? group_size : 1;
-  // The most work first: early keys are seen by most, late queries see most.
-  walk.own_first = static_cast<int>(kOwnKeys ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * kRows;
-  const int blocks = (walk.limit + kOther - 1) / kOther;
-  walk.first = kOwnKeys && p.causal ? walk.own_first / kOther : 0;
-  walk.last = !kOwnKeys && p.causal ? min(blocks, (walk.own_first + kRows) / kOther) : blocks;
-  if (walk.own_first >= walk.limit || walk.last < walk.first) walk.last = walk.first;
   if (threadIdx.x == 0) {
-    barrier_init(barriers, 128);
-    for (int stage = 0; stage < M::kStages; ++stage) {
-      barrier_init(barriers + 8 * (1 + stage), 128);
-      barrier_init(barriers + 8 * (1 + M::kStages + stage), kGroups * 128);  // every thread says so
+    for (int stage = 0; stage < M::kStages + M::kOwnBuffers; ++stage) {
+      barrier_init(M::full(barriers, stage), 128);
+      barrier_init(M::empty(barriers, stage), kGroups * 128);  // every thread says so
     }
   }
   fence_shared();
   __syncthreads();
   if (threadIdx.x < 128) {
-    fewer_registers<56>();
-    bring<T, D, kCoarse, kOwnKeys>(a, walk, memory, barriers);
+    fewer_registers<D == 64 ? 88 : 56>();
+    bring<T, D, kCoarse, kOwnKeys>(a, memory, barriers);
   } else {
-    more_registers<224>();
-    gather<T, D, kCoarse, kOwnKeys, kPart>(a, walk, memory, start, barriers);
+    more_registers<D == 64 ? 208 : 224>();
+    Walk walk;
+    int step = 0;
+    for (int turn = 0; find_work<kOwnKeys>(a.p, turn, &walk); ++turn)
+      gather<T, D, kCoarse, kOwnKeys, kPart>(a, walk, turn, step, memory, start, barriers);
   }
 }
 
@@ -405,9 +451,8 @@ cudaError_t launch_one(const Arguments& a, cudaStream_t stream) {
   if (const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemory);
       e != cudaSuccess)
     return e;
-  const dim3 grid(static_cast<unsigned>((a.p.tokens + kRows - 1) / kRows),
-                  static_cast<unsigned>(kOwnKeys ? a.p.key_heads : a.p.heads), static_cast<unsigned>(a.p.batch));
-  kernel<<<grid, kThreads, kMemory, stream>>>(a);
+  const int64_t pieces = (a.p.tokens + kRows - 1) / kRows * (kOwnKeys ? a.p.key_heads : a.p.heads) * a.p.batch;
+  kernel<<<one_wave(pieces), kThreads, kMemory, stream>>>(a);
   return cudaGetLastError();
 }
 
@@ -443,7 +488,7 @@ bool hkt_backward_fits_hopper(const HktProblem& p, const HktGradients& g) {
   return wide;
 }
 
-int64_t hkt_backward_hopper_blocks(const HktProblem& p) { return (p.tokens + kRows - 1) / kRows; }
+int64_t hkt_backward_hopper_parts(const HktProblem& p) { return parts_of(p); }
 
 cudaError_t hkt_backward_hopper(const HktProblem& p, const HktOutputs& o, const HktGradients& g, const float* deltas,
                                 float* weight_parts, cudaStream_t stream) {

@@ -18,8 +18,8 @@ cudaError_t hkt_backward_tensor_cores(const HktProblem& p, const HktOutputs& o, 
 bool hkt_forward_fits_hopper(const HktProblem& p, const HktOutputs& o);
 cudaError_t hkt_forward_hopper(const HktProblem& p, const HktOutputs& o, cudaStream_t stream);
 bool hkt_backward_fits_hopper(const HktProblem& p, const HktGradients& g);
-int64_t hkt_backward_hopper_blocks(const HktProblem& p);  // of queries: each has parts of da
-// deltas: D of every row. weight_parts: (batch, heads, blocks, 5).
+int64_t hkt_backward_hopper_parts(const HktProblem& p);  // of da, per head
+// deltas: D of every row. weight_parts: (batch, heads, parts, 5).
 cudaError_t hkt_backward_hopper(const HktProblem& p, const HktOutputs& o, const HktGradients& g, const float* deltas,
                                 float* weight_parts, cudaStream_t stream);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cuda/bring.cuh"
+#include "cuda/choice.h"
 #include "cuda/hkt_cuda_kernels.h"
 #include "cuda/hkt_scores.cuh"
 
@@ -12,6 +13,7 @@ namespace strata::cuda {
 namespace {
 
 constexpr int kGroupRows = 128, kGroups = 2, kRows = kGroupRows * kGroups, kThreads = 128 * (kGroups + 1);
+constexpr int kBringing = 40;  // registers of the threads that bring; of 504 for three of different kinds
 
 // Shared memory of a block, in bytes from its start. P: panels of 64 channels.
 template <int D, int kLevels>
@@ -26,49 +28,87 @@ struct Plan {
   }
   static constexpr int kValues = key_tile(kLevels), kStage = kValues + kKeys * 128 * P;
   static constexpr int kQueries = 0, kKeyStages = kGroups * kQueryTiles * kQueryTile;
-  static constexpr int kBarriers = kKeyStages + kStages * kStage;         // queries, full[stages], empty[stages]
-  static constexpr int kSize = kBarriers + 8 * (1 + 2 * kStages) + 1024;  // the start is rounded up to 1024
+  static constexpr int kBarriers = kKeyStages + kStages * kStage;      // full and empty: stages, then queries
+  static constexpr int kSize = kBarriers + 16 * (kStages + 1) + 1024;  // the start is rounded up to 1024
+  __device__ static uint32_t full(uint32_t barriers, int stage) { return barriers + 16 * stage; }
+  __device__ static uint32_t empty(uint32_t barriers, int stage) { return barriers + 16 * stage + 8; }
 };
 
+// A piece of work: 256 queries of one head, which meet `blocks` tiles of keys. There is one block per multiprocessor,
+// which goes from one piece to the next, so that keys and queries are brought while results are stored.
+struct Piece {
+  int batch, head, first_row, limit, blocks;
+};
+// Piece number `turn` of this block. Every round is shared out among all blocks, one further each time, so that each
+// has its share of the long pieces and of the short ones.
+template <int kKeys>
+__device__ bool find_work(const HktProblem& p, int turn, Piece* piece) {
+  const int tokens = static_cast<int>(p.tokens), row_blocks = (tokens + kRows - 1) / kRows;
+  const int64_t item = static_cast<int64_t>(turn) * gridDim.x + (blockIdx.x + turn) % gridDim.x;
+  if (item >= p.batch * p.heads * row_blocks) return false;
+  const int line = static_cast<int>(item / row_blocks);
+  piece->head = line % static_cast<int>(p.heads);
+  piece->batch = line / static_cast<int>(p.heads);
+  // The last rows see most keys, and go first.
+  piece->first_row = (row_blocks - 1 - static_cast<int>(item % row_blocks)) * kRows;
+  piece->limit =
+      p.lengths == nullptr ? tokens : static_cast<int>(max(int64_t{0}, min(p.lengths[piece->batch], p.tokens)));
+  const int end = p.causal ? min(piece->limit, piece->first_row + kRows) : piece->limit;
+  piece->blocks = piece->first_row < piece->limit ? (end + kKeys - 1) / kKeys : 0;
+  return true;
+}
+
 template <class T, int D, int kLevels>
-__device__ void bring(const HktProblem& p, uint32_t memory, uint32_t barriers, int batch, int head, int first_row,
-                      int limit, int blocks) {
+__device__ void bring_queries(const HktProblem& p, const Piece& piece, uint32_t memory) {
   using M = Plan<D, kLevels>;
-  const int key_head = head / static_cast<int>(p.heads / p.key_heads);
   for (int group = 0; group < kGroups; ++group) {
     const uint32_t tiles = memory + M::kQueries + group * M::kQueryTiles * M::kQueryTile;
-    const int first = first_row + group * kGroupRows;
+    const int first = piece.first_row + group * kGroupRows;
     for (int a = 0; a < 2; ++a)
-      bring_rows<D>(tiles + a * M::kQueryTile, 64, rows_of<const T>(p.q[0], batch, head), limit, p.head_size,
-                    [&](int slot) { return first + 2 * slot + a; });
+      bring_rows<D>(tiles + a * M::kQueryTile, 64, rows_of<const T>(p.q[0], piece.batch, piece.head), piece.limit,
+                    p.head_size, [&](int slot) { return first + 2 * slot + a; });
 #pragma unroll
     for (int l = 1; l < kLevels; ++l)
-      bring_rows<D>(tiles + (l + 1) * M::kQueryTile, 64, rows_of<const T>(p.q[l], batch, head),
-                    (limit + (1 << l) - 1) >> l, p.head_size,
+      bring_rows<D>(tiles + (l + 1) * M::kQueryTile, 64, rows_of<const T>(p.q[l], piece.batch, piece.head),
+                    (piece.limit + (1 << l) - 1) >> l, p.head_size,
                     [&](int slot) { return (first >> l) + (slot >> (l - 1)); });
   }
-  commit_copies();
-  SlotStream<D, M::kKeys> values(rows_of<const T>(p.v, batch, key_head), 0, p.value_size);
-  SlotStream<D, M::kKeys> keys0(rows_of<const T>(p.k[0], batch, key_head), 0, p.head_size);
-  SlotStream<D, M::kKeys / 2> keys1(rows_of<const T>(p.k[kLevels > 1 ? 1 : 0], batch, key_head), 0, p.head_size);
-  SlotStream<D, M::kKeys / 4> keys2(rows_of<const T>(p.k[kLevels > 2 ? 2 : 0], batch, key_head), 0, p.head_size);
-  for (int block = 0; block < blocks; ++block) {
-    const int stage = block % M::kStages, round = block / M::kStages;
-    if (round > 0) barrier_wait(barriers + 8 * (1 + M::kStages + stage), (round - 1) & 1);
-    const uint32_t tile = memory + M::kKeyStages + stage * M::kStage;
-    keys0.bring(tile, limit, p.head_size);
-    if constexpr (kLevels > 1) keys1.bring(tile + M::key_tile(1), (limit + 1) / 2, p.head_size);
-    if constexpr (kLevels > 2) keys2.bring(tile + M::key_tile(2), (limit + 3) / 4, p.head_size);
-    values.bring(tile + M::kValues, limit, p.value_size);
+}
+
+template <class T, int D, int kLevels>
+__device__ void bring(const HktProblem& p, uint32_t memory, uint32_t barriers) {
+  using M = Plan<D, kLevels>;
+  Piece piece;
+  for (int turn = 0, step = 0; find_work<M::kKeys>(p, turn, &piece); ++turn) {
+    const int key_head = piece.head / static_cast<int>(p.heads / p.key_heads);
+    if (turn > 0) barrier_wait(M::empty(barriers, M::kStages), (turn - 1) & 1);
+    bring_queries<T, D, kLevels>(p, piece, memory);
     commit_copies();
-    // What was asked for one step ago is here.
-    wait_copies<1>();
+    SlotStream<D, M::kKeys> values(rows_of<const T>(p.v, piece.batch, key_head), 0, p.value_size);
+    SlotStream<D, M::kKeys> keys0(rows_of<const T>(p.k[0], piece.batch, key_head), 0, p.head_size);
+    SlotStream<D, M::kKeys / 2> keys1(rows_of<const T>(p.k[kLevels > 1 ? 1 : 0], piece.batch, key_head), 0,
+                                      p.head_size);
+    SlotStream<D, M::kKeys / 4> keys2(rows_of<const T>(p.k[kLevels > 2 ? 2 : 0], piece.batch, key_head), 0,
+                                      p.head_size);
+    uint32_t asked_for = M::full(barriers, M::kStages);  // whose copies are under way
+    for (int block = 0; block < piece.blocks; ++block, ++step) {
+      const int stage = step % M::kStages, round = step / M::kStages;
+      if (round > 0) barrier_wait(M::empty(barriers, stage), (round - 1) & 1);
+      const uint32_t tile = memory + M::kKeyStages + stage * M::kStage;
+      keys0.bring(tile, piece.limit, p.head_size);
+      if constexpr (kLevels > 1) keys1.bring(tile + M::key_tile(1), (piece.limit + 1) / 2, p.head_size);
+      if constexpr (kLevels > 2) keys2.bring(tile + M::key_tile(2), (piece.limit + 3) / 4, p.head_size);
+      values.bring(tile + M::kValues, piece.limit, p.value_size);
+      commit_copies();
+      wait_copies<1>();  // what was asked for before is here
+      fence_shared();
+      barrier_arrive(asked_for);
+      asked_for = M::full(barriers, stage);
+    }
+    wait_copies<0>();
     fence_shared();
-    barrier_arrive(barriers + 8 * (block == 0 ? 0 : 1 + (block - 1) % M::kStages));
+    barrier_arrive(asked_for);
   }
-  wait_copies<0>();
-  fence_shared();
-  barrier_arrive(barriers + 8 * (blocks == 0 ? 0 : 1 + (blocks - 1) % M::kStages));
 }
 
 // acc (+)= queries x keys of one level, over D channels.
@@ -84,13 +124,14 @@ __device__ inline void level_product(float (&acc)[kCount], uint32_t queries, uin
 }
 
 template <class T, int D, int kLevels>
-__device__ void attend(const HktProblem& p, const HktOutputs& o, uint32_t memory, uint32_t barriers, int batch,
-                       int head, int first_row, int limit, int blocks) {
+__device__ void attend(const HktProblem& p, const HktOutputs& o, uint32_t memory, uint32_t barriers, const Piece& piece,
+                       int turn, int& step) {
   using M = Plan<D, kLevels>;
+  const int limit = piece.limit, head = piece.head;
   constexpr int kKeys = M::kKeys, kTiles = kKeys / 8, kScores = kKeys / 2;  // numbers a thread has of 64 rows
   const int group = static_cast<int>(threadIdx.x) / 128 - 1, warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int own_first = first_row + group * kGroupRows;
+  const int own_first = piece.first_row + group * kGroupRows;
   const uint32_t queries = memory + M::kQueries + group * M::kQueryTiles * M::kQueryTile;
   const LevelWeights w = level_weights(static_cast<const float*>(p.weights) + head * p.levels, p.levels);
   const float full_scale = w.finest * static_cast<float>(p.scale) * kLog2e, factor = fabsf(full_scale);
@@ -99,11 +140,11 @@ __device__ void attend(const HktProblem& p, const HktOutputs& o, uint32_t memory
 #pragma unroll
   for (int i = 0; i < D / 2; ++i) out[0][i] = out[1][i] = 0;
   for (auto& half : peak) half[0] = half[1] = -INFINITY;
-  barrier_wait(barriers, 0);
+  barrier_wait(M::full(barriers, M::kStages), turn & 1);
 
-  for (int block = 0; block < blocks; ++block) {
-    const int stage = block % M::kStages, first_key = block * kKeys;
-    barrier_wait(barriers + 8 * (1 + stage), block / M::kStages & 1);
+  for (int block = 0; block < piece.blocks; ++block, ++step) {
+    const int stage = step % M::kStages, first_key = block * kKeys;
+    barrier_wait(M::full(barriers, stage), step / M::kStages & 1);
     const uint32_t tile = memory + M::kKeyStages + stage * M::kStage;
 
     float s[2][kScores];
@@ -195,11 +236,13 @@ __device__ void attend(const HktProblem& p, const HktOutputs& o, uint32_t memory
     }
     products_wait<0>();
     __syncwarp();
-    if (lane == 0) barrier_arrive(barriers + 8 * (1 + M::kStages + stage));
+    if (lane == 0) barrier_arrive(M::empty(barriers, stage));
   }
+  __syncwarp();
+  if (lane == 0) barrier_arrive(M::empty(barriers, M::kStages));
 
-  const Rows<T> result = rows_of<T>(o.out, batch, head);
-  float* lse = static_cast<float*>(o.lse) + (static_cast<int64_t>(batch) * p.heads + head) * p.tokens;
+  const Rows<T> result = rows_of<T>(o.out, piece.batch, head);
+  float* lse = static_cast<float*>(o.lse) + (static_cast<int64_t>(piece.batch) * p.heads + head) * p.tokens;
 #pragma unroll
   for (int a = 0; a < 2; ++a) {
 #pragma unroll
@@ -228,27 +271,23 @@ __global__ void __launch_bounds__(kThreads, 1)
   using M = Plan<D, kLevels>;
   extern __shared__ unsigned char raw[];
   const uint32_t memory = (shared_address(raw) + 1023) / 1024 * 1024, barriers = memory + M::kBarriers;
-  const int batch = static_cast<int>(blockIdx.z), head = static_cast<int>(blockIdx.y);
-  // The last rows see most keys, and go first.
-  const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows, tokens = static_cast<int>(p.tokens);
-  const int limit = p.lengths == nullptr ? tokens : static_cast<int>(max(int64_t{0}, min(p.lengths[batch], p.tokens)));
-  const int end = p.causal ? min(limit, first_row + kRows) : limit;
-  const int blocks = first_row < limit ? (end + M::kKeys - 1) / M::kKeys : 0;
   if (threadIdx.x == 0) {
-    barrier_init(barriers, 128);
-    for (int stage = 0; stage < M::kStages; ++stage) {
-      barrier_init(barriers + 8 * (1 + stage), 128);
-      barrier_init(barriers + 8 * (1 + M::kStages + stage), kGroups * 4);  // every warp says so
+    for (int stage = 0; stage <= M::kStages; ++stage) {
+      barrier_init(M::full(barriers, stage), 128);
+      barrier_init(M::empty(barriers, stage), kGroups * 4);  // every warp says so
     }
     fence_shared();
   }
   __syncthreads();
   if (threadIdx.x < 128) {
-    fewer_registers<24>();
-    bring<T, D, kLevels>(p, memory, barriers, batch, head, first_row, limit, blocks);
+    fewer_registers<kBringing>();
+    bring<T, D, kLevels>(p, memory, barriers);
   } else {
-    more_registers<240>();
-    attend<T, D, kLevels>(p, o, memory, barriers, batch, head, first_row, limit, blocks);
+    more_registers<(504 - kBringing) / 2>();
+    Piece piece;
+    int step = 0;
+    for (int turn = 0; find_work<M::kKeys>(p, turn, &piece); ++turn)
+      attend<T, D, kLevels>(p, o, memory, barriers, piece, turn, step);
   }
 }
 
@@ -259,9 +298,7 @@ cudaError_t launch(const HktProblem& p, const HktOutputs& o, cudaStream_t stream
   if (const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemory);
       e != cudaSuccess)
     return e;
-  const dim3 grid(static_cast<unsigned>((p.tokens + kRows - 1) / kRows), static_cast<unsigned>(p.heads),
-                  static_cast<unsigned>(p.batch));
-  kernel<<<grid, kThreads, kMemory, stream>>>(p, o);
+  kernel<<<one_wave((p.tokens + kRows - 1) / kRows * p.heads * p.batch), kThreads, kMemory, stream>>>(p, o);
   return cudaGetLastError();
 }
 

@@ -10,10 +10,6 @@ namespace strata::cuda {
 
 namespace {
 
-// A table of position gradients is added to by many families. Sums of integers do not depend on their order, so they
-// are kept as multiples of 2^-36.
-constexpr double kFixedPoint = 68719476736.0;
-
 template <class S>
 struct BackwardArgs {
   HsaArgs<S> a;
@@ -112,9 +108,7 @@ __global__ void __launch_bounds__(kHsaThreads)
           back_mass = m * p_back;
         }
         const int64_t at = head.position(family, x, y);
-        if (args.positions != nullptr && at >= 0 && forth != 0)
-          atomicAdd(reinterpret_cast<unsigned long long*>(args.positions + at),
-                    static_cast<unsigned long long>(llrint(static_cast<double>(forth) * kFixedPoint)));
+        if (args.positions != nullptr && at >= 0 && forth != 0) add_fixed_point(args.positions + at, forth);
       }
       dkappa += back;
       for (int z = 0; z < 32 && y0 + z < size; ++z) {
@@ -206,12 +200,6 @@ __global__ void __launch_bounds__(kHsaThreads)
   }
 }
 
-template <class C>
-__global__ void from_fixed_point(const long long* from, C* to, int64_t count) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (at < count) to[at] = static_cast<C>(static_cast<double>(from[at]) / kFixedPoint);
-}
-
 template <class S>
 cudaError_t backward(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const HsaGradients& g,
                      void* workspace, cudaStream_t stream) {
@@ -230,16 +218,20 @@ cudaError_t backward(const HsaProblem& p, const HsaPlan& plan, const int32_t* nu
     return dim3(static_cast<unsigned>(plan.depth_begin[depth + 1] - plan.depth_begin[depth]),
                 static_cast<unsigned>(p.heads));
   };
+  bool small = false;
   if constexpr (sizeof(S) == 2) {
-    if (allowed_kernels() != Kernels::kPlain && hsa_small_backward_fits(p, plan, g))
-      return hsa_small_backward<S>(args.a, plan, g, stream);
+    small = allowed_kernels() != Kernels::kPlain && hsa_small_backward_fits(p, plan, g);
+    if (small) {
+      if (const cudaError_t e = hsa_small_backward<S>(args.a, plan, g, args.positions, stream); e != cudaSuccess)
+        return e;
+    }
   }
-  for (int64_t depth = depths - 1; depth >= 0; --depth) {
+  for (int64_t depth = depths - 1; depth >= 0 && !small; --depth) {
     hsa_means_kernel<S><<<grid(depth), kHsaThreads, 0, stream>>>(args.a, plan.depth_begin[depth]);
     hsa_family_kernel<S><<<grid(depth), kHsaThreads, 0, stream>>>(args.a, plan.depth_begin[depth]);
     hsa_mass_kernel<S><<<grid(depth), kHsaThreads, 0, stream>>>(args, plan.depth_begin[depth]);
   }
-  for (int64_t depth = 0; depth < depths; ++depth)
+  for (int64_t depth = 0; depth < depths && !small; ++depth)
     hsa_gradient_kernel<S><<<grid(depth), kHsaThreads, 0, stream>>>(args, plan.depth_begin[depth], depth == 0);
   if (positions)
     from_fixed_point<C>

@@ -15,8 +15,8 @@ cudaError_t hsa_forward_any_tree(const HsaProblem& p, const HsaPlan& plan, const
 cudaError_t hsa_backward_any_tree(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers,
                                   const HsaGradients& g, void* workspace, cudaStream_t stream);
 
-// Trees of families of at most 16 children: 16-bit storage, heads up to 128, rows of 16-byte pieces. Backward there is
-// no gradient of weights and positions.
+// Trees of families of at most 16 children: 16-bit storage, heads up to 128, rows of 16-byte pieces.
+// positions: the gradient of the position tables in fixed point (hsa_nodes.cuh), added to; null: not wanted.
 template <class T>
 struct HsaArgs;
 bool hsa_families_are_small(const HsaProblem& p, const HsaPlan& plan, const View& out);
@@ -24,6 +24,7 @@ bool hsa_small_backward_fits(const HsaProblem& p, const HsaPlan& plan, const Hsa
 template <class T>
 cudaError_t hsa_small_forward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaOutputs& o, cudaStream_t stream);
 template <class T>
-cudaError_t hsa_small_backward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaGradients& g, cudaStream_t stream);
+cudaError_t hsa_small_backward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaGradients& g, long long* positions,
+                               cudaStream_t stream);
 
 }  // namespace strata::cuda

@@ -1,7 +1,7 @@
 // What the HSA kernels see: the plan (src/cuda/hsa_plan.cc) and the numbers of nodes and leaves, per head.
 #pragma once
 
-#include "cuda/common.cuh"
+#include "cuda/fixed_point.cuh"
 #include "strata/cuda.h"
 
 namespace strata::cuda {

@@ -4,10 +4,11 @@
 #pragma once
 
 #include "cuda/hsa_nodes.cuh"
+#include "cuda/tile16.cuh"
 
 namespace strata::cuda {
 
-constexpr int kSmallWarps = 4, kSmallRows = 16;
+constexpr int kSmallWarps = 4, kSmallRows = kTileRows;
 enum SmallTensor { kQ, kK, kV, kY };
 
 // One family and head of a warp: its children's rows in shared memory, their numbers in the lanes (lane x: child x).
@@ -89,31 +90,15 @@ struct SmallFamily {
   }
 
   __device__ uint32_t tile(int which) const { return tiles + which * kTile; }
-  // Rows and columns of what this lane holds of a 16 x 16 matrix x[n][2 half + e].
-  __device__ int row(int half) const { return lane / 4 + 8 * half; }
+  // Rows and columns of what this lane holds of a 16 x 16 matrix (tile16.cuh).
+  __device__ int row(int half) const { return tile_row(half); }
   __device__ int place(int n, int e) const { return 8 * n + 2 * (lane % 4) + e; }
   template <class F>
   __device__ void each(const F& f) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) f(half, n, 2 * half + e, place(n, e));
-      }
-    }
+    each_of_tile(f);
   }
-
-  // Products of rows with rows.
   __device__ void products(float (&x)[2][4], int left, int right) const {
-#pragma unroll
-    for (int kk = 0; kk < D / 16; ++kk) {
-      uint32_t l[4], r[4];
-      load_matrices(l, tile(left) + tile_offset<D>(lane % 16, 2 * kk + lane / 16));
-      load_matrices(r, tile(right) + tile_offset<D>(lane / 16 * 8 + lane % 8, 2 * kk + lane / 8 % 2));
-      multiply_add(x[0], l, r[0], r[1], T());
-      multiply_add(x[1], l, r[2], r[3], T());
-    }
+    rows_by_rows<T, D>(x, tile(left), tile(right));
   }
 
   // P: exp(g(c, b) - Z_c), and exp(f(c) - Z_c) on the diagonal; Z of this lane's two rows.
@@ -133,11 +118,8 @@ struct SmallFamily {
                                                                  : s * scale + add + E;
       top[half] = fmaxf(top[half], s);
     });
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      top[half] = fmaxf(top[half], __shfl_xor_sync(~0u, top[half], 1));
-      top[half] = fmaxf(top[half], __shfl_xor_sync(~0u, top[half], 2));
-    }
+    top[0] = row_max(top[0]);
+    top[1] = row_max(top[1]);
     each([&](int half, int n, int i, int) {
       const float base = top[half] == -INFINITY ? 0.0f : top[half];
       P[n][i] = fast_exp2((P[n][i] - base) * kLog2e);
@@ -145,8 +127,7 @@ struct SmallFamily {
     });
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      sum[half] += __shfl_xor_sync(~0u, sum[half], 1);
-      sum[half] += __shfl_xor_sync(~0u, sum[half], 2);
+      sum[half] = row_sum(sum[half]);
       Z[half] = top[half] + __logf(sum[half]);
     }
     each([&](int half, int n, int i, int) { P[n][i] *= sum[half] == 0 ? 0.0f : 1.0f / sum[half]; });
@@ -188,23 +169,13 @@ struct SmallFamily {
     });
   }
 
-  // x as the left operand of a product over its columns.
-  __device__ static void to_operand(uint32_t (&left)[4], const float (&x)[2][4]) {
-    left[0] = pack(x[0][0], x[0][1], T());
-    left[1] = pack(x[0][2], x[0][3], T());
-    left[2] = pack(x[1][0], x[1][1], T());
-    left[3] = pack(x[1][2], x[1][3], T());
-  }
   // left x rows of a tensor: f(row, channel, two neighbouring numbers).
   template <class F>
   __device__ void spread(const uint32_t (&left)[4], int which, int channels, const F& f) const {
 #pragma unroll
     for (int n = 0; n < D / 8; n += 2) {
       float x[2][4] = {};
-      uint32_t r[4];
-      load_matrices_transposed(r, tile(which) + tile_offset<D>(lane % 16, n + lane / 16));
-      multiply_add(x[0], left, r[0], r[1], T());
-      multiply_add(x[1], left, r[2], r[3], T());
+      by_rows<T, D>(x[0], x[1], left, tile(which), n);
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
         const int channel = (n + m) * 8 + 2 * (lane % 4);

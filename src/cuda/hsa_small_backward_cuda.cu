@@ -32,10 +32,36 @@ struct BackwardFamily : SmallFamily<T, D, 4> {
     });
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      mu[half] += __shfl_xor_sync(~0u, mu[half], 1);
-      mu[half] += __shfl_xor_sync(~0u, mu[half], 2);
+      mu[half] = row_sum(mu[half]);
       if (!(__shfl_sync(~0u, this->weight, this->row(half)) > 0)) mu[half] = 0;
     }
+  }
+
+  // What the weight of child `lane` gets through the family's f and means:
+  //   (fbar (Z_c - f_A) + <dq_A, q_c - q_A> + the same for k, v and kappa) / |A| + dweight_A
+  __device__ float weight_from_means(bool root, float fbar, const float (&Zs)[2]) const {
+    const NodeNumbers<float>& n = this->a.n;
+    const float low = __shfl_sync(~0u, Zs[0], this->lane % 8 * 4), high = __shfl_sync(~0u, Zs[1], this->lane % 8 * 4);
+    if (!(this->weight > 0)) return 0;
+    float sum = fbar * ((this->lane < 8 ? low : high) - n.f[this->node]);
+    if (!root) {
+      sum += n.dkappa[this->node] * (this->head.kappa(this->child) - n.kappa[this->node]);
+      sum += difference(kQ, n.dq, n.q, this->a.p.head_size) + difference(kK, n.dk, n.k, this->a.p.head_size) +
+             difference(kV, n.dv, n.v, this->a.p.value_size);
+    }
+    return sum / this->total + (root ? 0.0f : n.dweight[this->node]);
+  }
+  __device__ float difference(int which, const float* gradients, const float* means, int channels) const {
+    float sum = 0;
+    for (int c = 0; c < channels; ++c) {
+      const int64_t at = this->node * channels + c;
+      uint16_t bits;
+      asm volatile("ld.shared.u16 %0, [%1];"
+                   : "=h"(bits)
+                   : "r"(this->tile(which) + tile_offset<D>(this->lane, c / 8) + c % 8 * 2));
+      sum += gradients[at] * (static_cast<float>(reinterpret_cast<const T&>(bits)) - means[at]);
+    }
+    return sum;
   }
 };
 
@@ -71,7 +97,7 @@ __device__ void transpose(uint32_t (&to)[4], const uint32_t (&from)[4], uint32_t
 template <class T, int D>
 __global__ void __launch_bounds__(32 * kSmallWarps)
     hsa_small_gradient_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ HsaGradients g,
-                              int64_t first, int64_t families, bool root) {
+                              long long* positions, int64_t first, int64_t families, bool root) {
   using Family = BackwardFamily<T, D>;
   extern __shared__ __align__(1024) unsigned char memory[];
   const HsaProblem& p = a.p;
@@ -99,13 +125,19 @@ __global__ void __launch_bounds__(32 * kSmallWarps)
     const bool real = share[half] > 0 && f.P[n][i] != 0;  // rows that do not count give nothing
     G[n][i] = real ? f.P[n][i] * (m * (f.R[n][i] - f.mu[half]) + fbar * share[half]) : 0.0f;
     f.P[n][i] = real ? f.P[n][i] * m : 0.0f;
+    if (positions != nullptr && y != f.row(half) && G[n][i] != 0) {
+      const int64_t at = f.head.position(family, f.row(half), y);
+      if (at >= 0) add_fixed_point(positions + at, G[n][i]);
+    }
     if (y != f.row(half) || y >= f.size || child[half] >= 0) return;
     const int64_t to = f.head.node(~child[half]);
     a.n.m[to] = f.P[n][i];
     a.n.fbar[to] = G[n][i];
     f.P[n][i] = G[n][i] = 0;
   });
-  // The sum over a column is what its key bias gets.
+  const bool weights = g.dweights.data != nullptr;
+  const float from_means = weights ? f.weight_from_means(root, fbar, f.Z) : 0.0f;
+  // The sum over a column is what its key bias gets, and the logarithm of its weight.
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
 #pragma unroll
@@ -116,7 +148,12 @@ __global__ void __launch_bounds__(32 * kSmallWarps)
       const int y = f.place(n, e);
       const float w = __shfl_sync(~0u, f.weight, y);
       const int32_t c = __shfl_sync(~0u, f.child, y);
+      const float means = __shfl_sync(~0u, from_means, y);
       if (f.lane >= 4 || y >= f.size) continue;
+      if (weights) {
+        const float dweight = w > 0 ? sum / w + means : 0.0f;
+        (c < 0 ? a.n.dweight[f.head.node(~c)] : *f.head.template row<float>(g.dweights, c)) = dweight;
+      }
       const float dkappa = w > 0 ? sum + (root ? 0.0f : w / f.total * a.n.dkappa[f.node]) : 0.0f;
       if (c < 0) {
         a.n.dkappa[f.head.node(~c)] = dkappa;
@@ -145,8 +182,8 @@ __global__ void __launch_bounds__(32 * kSmallWarps)
     });
   };
   uint32_t forth[4], masses[4], back[4], values[4];
-  Family::to_operand(forth, G);
-  Family::to_operand(masses, f.P);
+  tile_operand<T>(forth, G);
+  tile_operand<T>(masses, f.P);
   transpose(back, forth, scratch);
   transpose(values, masses, scratch);
   const float scale = static_cast<float>(p.scale);
@@ -156,7 +193,8 @@ __global__ void __launch_bounds__(32 * kSmallWarps)
 }
 
 template <class T, int D>
-cudaError_t backward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaGradients& g, cudaStream_t stream) {
+cudaError_t backward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaGradients& g, long long* positions,
+                     cudaStream_t stream) {
   const auto up = hsa_small_mass_kernel<T, D>;
   const auto down = hsa_small_gradient_kernel<T, D>;
   constexpr int kUp = kSmallWarps * BackwardFamily<T, D>::kMemory, kDown = kUp + kSmallWarps * kScratch;
@@ -172,24 +210,27 @@ cudaError_t backward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaGradient
   for (int64_t depth = depths - 1; depth >= 0; --depth)
     up<<<blocks(depth), 32 * kSmallWarps, kUp, stream>>>(a, g.dout, plan.depth_begin[depth], count(depth));
   for (int64_t depth = 0; depth < depths; ++depth)
-    down<<<blocks(depth), 32 * kSmallWarps, kDown, stream>>>(a, g, plan.depth_begin[depth], count(depth), depth == 0);
+    down<<<blocks(depth), 32 * kSmallWarps, kDown, stream>>>(a, g, positions, plan.depth_begin[depth], count(depth),
+                                                             depth == 0);
   return cudaGetLastError();
 }
 
 }  // namespace
 
 bool hsa_small_backward_fits(const HsaProblem& p, const HsaPlan& plan, const HsaGradients& g) {
-  return hsa_families_are_small(p, plan, g.dv) && g.dweights.data == nullptr && g.dpositions == nullptr &&
-         is_wide(g.dout, p.value_size) && is_wide(g.dq, p.head_size) && is_wide(g.dk, p.head_size);
+  return hsa_families_are_small(p, plan, g.dv) && is_wide(g.dout, p.value_size) && is_wide(g.dq, p.head_size) &&
+         is_wide(g.dk, p.head_size);
 }
 
 template <class T>
-cudaError_t hsa_small_backward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaGradients& g, cudaStream_t stream) {
-  return a.p.head_size <= 64 && a.p.value_size <= 64 ? backward<T, 64>(a, plan, g, stream)
-                                                     : backward<T, 128>(a, plan, g, stream);
+cudaError_t hsa_small_backward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaGradients& g, long long* positions,
+                               cudaStream_t stream) {
+  return a.p.head_size <= 64 && a.p.value_size <= 64 ? backward<T, 64>(a, plan, g, positions, stream)
+                                                     : backward<T, 128>(a, plan, g, positions, stream);
 }
-template cudaError_t hsa_small_backward(const HsaArgs<__nv_bfloat16>&, const HsaPlan&, const HsaGradients&,
+template cudaError_t hsa_small_backward(const HsaArgs<__nv_bfloat16>&, const HsaPlan&, const HsaGradients&, long long*,
                                         cudaStream_t);
-template cudaError_t hsa_small_backward(const HsaArgs<__half>&, const HsaPlan&, const HsaGradients&, cudaStream_t);
+template cudaError_t hsa_small_backward(const HsaArgs<__half>&, const HsaPlan&, const HsaGradients&, long long*,
+                                        cudaStream_t);
 
 }  // namespace strata::cuda

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(32 * kSmallWarps)
     if (y == f.row(half) && child[half] < 0) P[n][i] = 0;
   });
   uint32_t left[4];
-  Family::to_operand(left, P);
+  tile_operand<T>(left, P);
   T* leaves[2];
   float* nodes[2];
   for (int half = 0; half < 2; ++half) {

@@ -54,6 +54,13 @@ __device__ inline uint32_t pack(float low, float high, __half) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
+__device__ inline float2 unpack(uint32_t pair, __nv_bfloat16) {
+  return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(pair));
+}
+__device__ inline float2 unpack(uint32_t pair, __half) {
+  return __half22float2(reinterpret_cast<const __half2&>(pair));
+}
+
 // 16 bytes from global to shared memory, of which all beyond `bytes` are zeros.
 __device__ inline void copy_async(uint32_t shared, const void* global, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes));

@@ -1,8 +1,9 @@
-// The streaming form of HSA as operators: schema, CPU and meta kernels, autograd, and the decoding step.
+// The streaming form of HSA as operators: schema, CPU, CUDA and meta kernels, autograd, and the decoding step.
 #include "strata/hsa_stream.h"
 #include "torch/compat.h"
 #include "torch/hsa_op.h"
 #include "torch/hsa_op_common.h"
+#include "torch/run_on_device.h"
 
 namespace strata {
 namespace {
@@ -36,12 +37,12 @@ struct StreamProblem {
   HsaStreamProblem p;
 };
 
-std::tuple<Tensor, Tensor> hsa_stream_cpu(const Tensor& q, const Tensor& k, const Tensor& v, int64_t branching,
+std::tuple<Tensor, Tensor> hsa_stream_run(const Tensor& q, const Tensor& k, const Tensor& v, int64_t branching,
                                           const optional<Tensor>& weights, const optional<Tensor>& key_bias,
                                           const optional<Tensor>& positions, optional<double> scale) {
   auto [out, lse] = hsa_stream_meta(q, k, v, branching, weights, key_bias, positions, scale);
   const StreamProblem problem(q, k, v, branching, weights, key_bias, positions, scale);
-  throw_if_failed(hsa_stream_forward(problem.p, {view(out), lse.data_ptr()}));
+  run_hsa_stream_forward(q, problem.p, {view(out), lse.data_ptr()});
   return {out, lse};
 }
 
@@ -54,7 +55,7 @@ std::vector<Tensor> hsa_stream_backward_meta(const Tensor&, const optional<Tenso
   return gradients;
 }
 
-std::vector<Tensor> hsa_stream_backward_cpu(const Tensor& dout, const optional<Tensor>& dlse, const Tensor& q,
+std::vector<Tensor> hsa_stream_backward_run(const Tensor& dout, const optional<Tensor>& dlse, const Tensor& q,
                                             const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
                                             int64_t branching, const optional<Tensor>& weights,
                                             const optional<Tensor>& key_bias, const optional<Tensor>& positions,
@@ -72,12 +73,12 @@ std::vector<Tensor> hsa_stream_backward_cpu(const Tensor& dout, const optional<T
   g.dv = view(gradients[2]);
   if (key_bias.has_value()) g.dkey_bias = head_token_view(gradients[3]);
   if (positions.has_value()) g.dpositions = gradients[4].data_ptr();
-  throw_if_failed(hsa_stream_backward(problem.p, {view(out), dense_lse.data_ptr()}, g));
+  run_hsa_stream_backward(q, problem.p, {view(out), dense_lse.data_ptr()}, g);
   return gradients;
 }
 
 // One decoding step; keys, values, kappas, masses and lengths are updated in place.
-Tensor hsa_stream_step_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const optional<Tensor>& weight,
+Tensor hsa_stream_step_run(const Tensor& q, const Tensor& k, const Tensor& v, const optional<Tensor>& weight,
                            const optional<Tensor>& key_bias, const optional<Tensor>& positions, const Tensor& keys,
                            const Tensor& values, const Tensor& kappas, const Tensor& masses, const Tensor& lengths,
                            optional<double> scale) {
@@ -126,7 +127,7 @@ Tensor hsa_stream_step_cpu(const Tensor& q, const Tensor& k, const Tensor& v, co
   s.masses = masses.data_ptr();
   s.lengths = lengths.data_ptr<int64_t>();
   s.out = out.data_ptr();
-  throw_if_failed(hsa_stream_step(s));
+  run_hsa_stream_step(q, s);
   return out;
 }
 
@@ -135,7 +136,7 @@ std::vector<Tensor> hsa_stream_backward_autograd(const Tensor& dout, const optio
                                                  int64_t branching, const optional<Tensor>& weights,
                                                  const optional<Tensor>& key_bias, const optional<Tensor>& positions,
                                                  optional<double> scale) {
-  static const auto op = find_op<decltype(hsa_stream_backward_cpu)>("strata::hsa_stream_attention_backward");
+  static const auto op = find_op<decltype(hsa_stream_backward_run)>("strata::hsa_stream_attention_backward");
   const std::vector<Tensor> tensors = {dout, q, k, v};
   return HsaBackwardOnce::apply(TensorList(tensors), std::function<std::vector<Tensor>()>([&] {
                                   return op.call(dout, dlse, q, k, v, out, lse, branching, weights, key_bias, positions,
@@ -149,7 +150,7 @@ class HsaStreamForward : public torch::autograd::Function<HsaStreamForward> {
                                                 const Tensor& v, optional<Tensor> key_bias, optional<Tensor> positions,
                                                 optional<Tensor> weights, int64_t branching, optional<double> scale) {
     at::AutoDispatchBelowADInplaceOrView below;
-    static const auto op = find_op<decltype(hsa_stream_cpu)>("strata::hsa_stream_attention");
+    static const auto op = find_op<decltype(hsa_stream_run)>("strata::hsa_stream_attention");
     auto [out, lse] = op.call(q, k, v, branching, weights, key_bias, positions, scale);
     torch::autograd::variable_list saved = {
         q, k, v, out, lse, key_bias.value_or(Tensor()), positions.value_or(Tensor()), weights.value_or(Tensor())};
@@ -162,7 +163,7 @@ class HsaStreamForward : public torch::autograd::Function<HsaStreamForward> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
     const auto s = ctx->get_saved_variables();
-    static const auto op = find_op<decltype(hsa_stream_backward_cpu)>("strata::hsa_stream_attention_backward");
+    static const auto op = find_op<decltype(hsa_stream_backward_run)>("strata::hsa_stream_attention_backward");
     const Tensor dout = grads[0].defined() ? grads[0] : at::zeros_like(s[3]);
     torch::autograd::variable_list result =
         op.call(dout, optional_tensor(grads[1]), s[0], s[1], s[2], s[3], s[4], ctx->saved_data["branching"].toInt(),
@@ -183,46 +184,6 @@ std::tuple<Tensor, Tensor> hsa_stream_autograd(const Tensor& q, const Tensor& k,
   return {results[0], results[1]};
 }
 
-// There are no CUDA kernels of the streaming form yet: its tensors travel to the CPU and back.
-void warn_once() { TORCH_WARN_ONCE("strata's streaming HSA has no CUDA kernel: it is computed on the CPU"); }
-optional<Tensor> to_cpu(const optional<Tensor>& t) { return t.has_value() ? optional<Tensor>(t->cpu()) : c10::nullopt; }
-
-std::tuple<Tensor, Tensor> hsa_stream_cuda(const Tensor& q, const Tensor& k, const Tensor& v, int64_t branching,
-                                           const optional<Tensor>& weights, const optional<Tensor>& key_bias,
-                                           const optional<Tensor>& positions, optional<double> scale) {
-  warn_once();
-  const auto [out, lse] =
-      hsa_stream_cpu(q.cpu(), k.cpu(), v.cpu(), branching, to_cpu(weights), to_cpu(key_bias), to_cpu(positions), scale);
-  return {out.to(q.device()), lse.to(q.device())};
-}
-
-std::vector<Tensor> hsa_stream_backward_cuda(const Tensor& dout, const optional<Tensor>& dlse, const Tensor& q,
-                                             const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
-                                             int64_t branching, const optional<Tensor>& weights,
-                                             const optional<Tensor>& key_bias, const optional<Tensor>& positions,
-                                             optional<double> scale) {
-  warn_once();
-  std::vector<Tensor> gradients =
-      hsa_stream_backward_cpu(dout.cpu(), to_cpu(dlse), q.cpu(), k.cpu(), v.cpu(), out.cpu(), lse.cpu(), branching,
-                              to_cpu(weights), to_cpu(key_bias), to_cpu(positions), scale);
-  for (Tensor& gradient : gradients) gradient = gradient.to(q.device());
-  return gradients;
-}
-
-Tensor hsa_stream_step_cuda(const Tensor& q, const Tensor& k, const Tensor& v, const optional<Tensor>& weight,
-                            const optional<Tensor>& key_bias, const optional<Tensor>& positions, const Tensor& keys,
-                            const Tensor& values, const Tensor& kappas, const Tensor& masses, const Tensor& lengths,
-                            optional<double> scale) {
-  warn_once();
-  const std::vector<Tensor> caches = {keys, values, kappas, masses, lengths};
-  std::vector<Tensor> there;
-  for (const Tensor& cache : caches) there.push_back(cache.cpu());
-  const Tensor out = hsa_stream_step_cpu(q.cpu(), k.cpu(), v.cpu(), to_cpu(weight), to_cpu(key_bias), to_cpu(positions),
-                                         there[0], there[1], there[2], there[3], there[4], scale);
-  for (size_t i = 0; i < caches.size(); ++i) caches[i].copy_(there[i]);
-  return out.to(q.device());
-}
-
 TORCH_LIBRARY_FRAGMENT(strata, m) {
   m.def(
       "hsa_stream_attention(Tensor q, Tensor k, Tensor v, int branching, *, Tensor? weights=None, Tensor? "
@@ -237,14 +198,14 @@ TORCH_LIBRARY_FRAGMENT(strata, m) {
       "Tensor(b!) values, Tensor(c!) kappas, Tensor(d!) masses, Tensor(e!) lengths, *, float? scale=None) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(strata, CPU, m) {
-  m.impl("hsa_stream_attention", hsa_stream_cpu);
-  m.impl("hsa_stream_attention_backward", hsa_stream_backward_cpu);
-  m.impl("hsa_stream_step", hsa_stream_step_cpu);
+  m.impl("hsa_stream_attention", hsa_stream_run);
+  m.impl("hsa_stream_attention_backward", hsa_stream_backward_run);
+  m.impl("hsa_stream_step", hsa_stream_step_run);
 }
 TORCH_LIBRARY_IMPL(strata, CUDA, m) {
-  m.impl("hsa_stream_attention", hsa_stream_cuda);
-  m.impl("hsa_stream_attention_backward", hsa_stream_backward_cuda);
-  m.impl("hsa_stream_step", hsa_stream_step_cuda);
+  m.impl("hsa_stream_attention", hsa_stream_run);
+  m.impl("hsa_stream_attention_backward", hsa_stream_backward_run);
+  m.impl("hsa_stream_step", hsa_stream_step_run);
 }
 TORCH_LIBRARY_IMPL(strata, Meta, m) {
   m.impl("hsa_stream_attention", hsa_stream_meta);
@@ -259,13 +220,13 @@ TORCH_LIBRARY_IMPL(strata, Autograd, m) {
 
 Tensor hsa_stream_step(const Tensor& q, const Tensor& k, const Tensor& v, HsaStreamState& s,
                        const HsaStreamOptions& o) {
-  static const auto op = find_op<decltype(hsa_stream_step_cpu)>("strata::hsa_stream_step");
+  static const auto op = find_op<decltype(hsa_stream_step_run)>("strata::hsa_stream_step");
   return op.call(q, k, v, o.weights, o.key_bias, o.positions, s.keys, s.values, s.kappas, s.masses, s.lengths, o.scale);
 }
 
 std::tuple<Tensor, Tensor> hsa_stream_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                                 const HsaStreamOptions& o) {
-  static const auto op = find_op<decltype(hsa_stream_cpu)>("strata::hsa_stream_attention");
+  static const auto op = find_op<decltype(hsa_stream_run)>("strata::hsa_stream_attention");
   return op.call(q, k, v, o.branching, o.weights, o.key_bias, o.positions, o.scale);
 }
 

@@ -105,6 +105,27 @@ void run_hsa_backward(const Tensor& like, at::TensorList trees, const HsaProblem
       cuda::hsa_backward(p, plan->plan, plan->numbers.data_ptr<int32_t>(), g, workspace.data_ptr(), stream_of(like)));
 }
 
+void run_hsa_stream_forward(const Tensor& like, const HsaStreamProblem& p, const HsaStreamOutputs& o) {
+  if (!like.is_cuda()) return throw_if_failed(hsa_stream_forward(p, o));
+  const c10::cuda::CUDAGuard device(like.device());
+  const Tensor workspace = scratch(like, cuda::hsa_stream_forward_workspace(p));
+  throw_if_failed(cuda::hsa_stream_forward(p, o, workspace.data_ptr(), stream_of(like)));
+}
+
+void run_hsa_stream_backward(const Tensor& like, const HsaStreamProblem& p, const HsaStreamOutputs& o,
+                             const HsaStreamGradients& g) {
+  if (!like.is_cuda()) return throw_if_failed(hsa_stream_backward(p, o, g));
+  const c10::cuda::CUDAGuard device(like.device());
+  const Tensor workspace = scratch(like, cuda::hsa_stream_backward_workspace(p));
+  throw_if_failed(cuda::hsa_stream_backward(p, o, g, workspace.data_ptr(), stream_of(like)));
+}
+
+void run_hsa_stream_step(const Tensor& like, const HsaStreamStep& s) {
+  if (!like.is_cuda()) return throw_if_failed(hsa_stream_step(s));
+  const c10::cuda::CUDAGuard device(like.device());
+  throw_if_failed(cuda::hsa_stream_step(s, stream_of(like)));
+}
+
 #else
 
 namespace {
@@ -134,6 +155,20 @@ void run_hsa_forward(const Tensor& like, at::TensorList, const HsaProblem& p, co
 void run_hsa_backward(const Tensor& like, at::TensorList, const HsaProblem& p, const HsaGradients& g) {
   refuse_cuda(like);
   throw_if_failed(hsa_backward(p, g));
+}
+
+void run_hsa_stream_forward(const Tensor& like, const HsaStreamProblem& p, const HsaStreamOutputs& o) {
+  refuse_cuda(like);
+  throw_if_failed(hsa_stream_forward(p, o));
+}
+void run_hsa_stream_backward(const Tensor& like, const HsaStreamProblem& p, const HsaStreamOutputs& o,
+                             const HsaStreamGradients& g) {
+  refuse_cuda(like);
+  throw_if_failed(hsa_stream_backward(p, o, g));
+}
+void run_hsa_stream_step(const Tensor& like, const HsaStreamStep& s) {
+  refuse_cuda(like);
+  throw_if_failed(hsa_stream_step(s));
 }
 
 #endif

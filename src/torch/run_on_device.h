@@ -3,6 +3,7 @@
 
 #include "strata/hkt.h"
 #include "strata/hsa.h"
+#include "strata/hsa_stream.h"
 #include "torch/op_common.h"
 
 namespace strata {
@@ -16,6 +17,10 @@ void run_hsa_forward(const at::Tensor& like, at::TensorList trees, const HsaProb
                      const HsaOutputs& outputs);
 void run_hsa_backward(const at::Tensor& like, at::TensorList trees, const HsaProblem& problem,
                       const HsaGradients& gradients);
+void run_hsa_stream_forward(const at::Tensor& like, const HsaStreamProblem& problem, const HsaStreamOutputs& outputs);
+void run_hsa_stream_backward(const at::Tensor& like, const HsaStreamProblem& problem, const HsaStreamOutputs& outputs,
+                             const HsaStreamGradients& gradients);
+void run_hsa_stream_step(const at::Tensor& like, const HsaStreamStep& step);
 
 // Whether this build has the CUDA kernels.
 bool built_with_cuda();

@@ -1,0 +1,21 @@
+// A table of position gradients is added to by many families. Sums of integers do not depend on their order, so they
+// are kept as multiples of 2^-36.
+#pragma once
+
+#include "cuda/common.cuh"
+
+namespace strata::cuda {
+
+constexpr double kFixedPoint = 68719476736.0;
+
+__device__ inline void add_fixed_point(long long* to, double x) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(llrint(x * kFixedPoint)));
+}
+
+template <class C>
+__global__ void from_fixed_point(const long long* from, C* to, int64_t count) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at < count) to[at] = static_cast<C>(static_cast<double>(from[at]) / kFixedPoint);
+}
+
+}  // namespace strata::cuda
