@@ -88,7 +88,29 @@ __device__ bool find_work(const HktProblem& p, int64_t turn, Walk* walk) {
   return true;
 }
 
-template <class T, int D, bool kCoarse, bool kOwnKeys>
+// Slots g of the tile are rows of level 1, slots g + 8 those of level 2, zeros where there is none.
+template <class T, int D>
+__device__ void bring_coarse_own(uint32_t tile, const HktProblem& p, const ConstView* own, const Walk& walk, int head,
+                                 int first) {
+  using S = Share<D>;
+  const bool three = p.levels > 2;
+  const Rows<const T> rows[2] = {rows_of<const T>(own[1], walk.batch, head),
+                                 rows_of<const T>(own[three ? 2 : 1], walk.batch, head)};
+  const int at[2] = {first / 2 + S::slot() % 8, first / 4 + S::slot() % 8 / 2};
+  const int limits[2] = {(walk.limit + 1) / 2, three ? (walk.limit + 3) / 4 : 0}, bytes = S::bytes(p.head_size);
+  const char* const source[2] = {S::source(rows[0], at[0], p.head_size), S::source(rows[1], at[1], p.head_size)};
+  const uint32_t to = tile + panel_offset(64, S::slot(), S::chunk());
+#pragma unroll
+  for (int i = 0; i < 64 / S::kSlots; ++i) {
+    const bool upper = ((S::slot() + S::kSlots * i) & 8) != 0;
+    const int further = S::kSlots * i / 16 * (upper ? 4 : 8);
+    copy_async(to + i * S::kSlots * 128,
+               (upper ? source[1] : source[0]) + 2 * further * (upper ? rows[1].stride : rows[0].stride),
+               (upper ? at[1] : at[0]) + further < (upper ? limits[1] : limits[0]) ? bytes : 0);
+  }
+}
+
+template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
 __device__ void bring_own(const Arguments& a, const Walk& walk, uint32_t memory) {
   using M = Plan<D, kCoarse>;
   const HktProblem& p = a.p;
@@ -99,24 +121,18 @@ __device__ void bring_own(const Arguments& a, const Walk& walk, uint32_t memory)
   for (int group = 0; group < kGroups; ++group) {
     const uint32_t tiles = memory + group * M::kOwnTiles * M::kOwnTile;
     const int first = walk.own_first + 64 * group;
-    auto row = [&](int slot) { return first + own_row(slot); };
-    bring_rows<D>(tiles, 64, rows_of<const T>(own[0], walk.batch, head), walk.limit, p.head_size, row);
-    bring_rows<D>(tiles + M::kOwnTile, 64, rows_of<const T>(extra, walk.batch, head), walk.limit, p.value_size, row);
-    if constexpr (kCoarse) {
-      bring_rows<D>(tiles + 2 * M::kOwnTile, 64, rows_of<const T>(own[1], walk.batch, head), (walk.limit + 1) / 2,
-                    p.head_size, [&](int slot) { return slot & 8 ? -1 : row(slot) >> 1; });
-      // Rows of level 2 that are not there are zeros.
-      bring_rows<D>(tiles + 2 * M::kOwnTile, 64, rows_of<const T>(own[p.levels > 2 ? 2 : 1], walk.batch, head),
-                    p.levels > 2 ? (walk.limit + 3) / 4 : 0, p.head_size,
-                    [&](int slot) { return slot & 8 ? row(slot) >> 2 : -1; });
-    }
+    bring_rows<D>(tiles, rows_of<const T>(own[0], walk.batch, head), first, walk.limit, p.head_size, own_row);
+    if constexpr (kPart != Part::kValues)
+      bring_rows<D>(tiles + M::kOwnTile, rows_of<const T>(extra, walk.batch, head), first, walk.limit, p.value_size,
+                    own_row);
+    if constexpr (kCoarse) bring_coarse_own<T, D>(tiles + 2 * M::kOwnTile, p, own, walk, head, first);
   }
 }
 
-// Tiles of the other side into the stages, step by step; ask(barrier) after each.
-template <class T, int D, bool kCoarse, bool kOwnKeys, class Ask>
+// Tiles of the other side into the stages, step by step.
+template <class T, int D, bool kCoarse, bool kOwnKeys>
 __device__ void bring_others(const Arguments& a, const Walk& walk, uint32_t stages, uint32_t barriers, int& step,
-                             const Ask& ask) {
+                             Announcer& announcer) {
   using M = Plan<D, kCoarse>;
   const HktProblem& p = a.p;
   const int key_head = walk.first_head / static_cast<int>(p.heads / p.key_heads);
@@ -135,7 +151,7 @@ __device__ void bring_others(const Arguments& a, const Walk& walk, uint32_t stag
                                               begin / 4, p.head_size);
     for (int block = walk.first; block < walk.last; ++block, ++step) {
       const int stage = step % M::kStages, round = step / M::kStages, first = block * kOther;
-      if (round > 0) barrier_wait(M::empty(barriers, stage), (round - 1) & 1);
+      if (round > 0) announcer.wait_for_room(M::empty(barriers, stage), (round - 1) & 1);
       const uint32_t tile = stages + stage * M::kStage;
       fine.bring(tile, walk.limit, p.head_size);
       extra.bring(tile + M::kExtra, walk.limit, p.value_size);
@@ -150,44 +166,27 @@ __device__ void bring_others(const Arguments& a, const Walk& walk, uint32_t stag
         bring_number(numbers, static_cast<const float*>(a.o.lse) + from, at < walk.limit);
         bring_number(numbers + 4 * kOther, a.deltas + from, at < walk.limit);
       }
-      ask(M::full(barriers, stage));
+      announcer.ask(M::full(barriers, stage));
     }
   }
 }
 
-template <class T, int D, bool kCoarse, bool kOwnKeys>
+template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
 __device__ void bring(const Arguments& a, uint32_t memory, uint32_t barriers) {
   using M = Plan<D, kCoarse>;
   int step = 0;
-  uint32_t asked_for = 0;  // whose copies are under way
-  // What was asked for before this is here.
-  auto ask = [&](uint32_t barrier) {
-    commit_copies();
-    if (asked_for != 0) {
-      wait_copies<1>();
-      fence_shared();
-      barrier_arrive(asked_for);
-    }
-    asked_for = barrier;
-  };
-  auto finish = [&] {
-    wait_copies<0>();
-    fence_shared();
-    barrier_arrive(asked_for);
-    asked_for = 0;
-  };
+  Announcer announcer;
   Walk walk;
   for (int turn = 0; find_work<kOwnKeys>(a.p, turn, &walk); ++turn) {
     const int buffer = turn % M::kOwnBuffers, round = turn / M::kOwnBuffers;
-    // Those who use the rows finish only with the last tile, so that must be known to be here.
-    if (M::kOwnBuffers == 1 && turn > 0) finish();
-    if (round > 0) barrier_wait(M::empty(barriers, M::kStages + buffer), (round - 1) & 1);
-    bring_own<T, D, kCoarse, kOwnKeys>(a, walk, memory + buffer * M::kOwn);
-    ask(M::full(barriers, M::kStages + buffer));
-    bring_others<T, D, kCoarse, kOwnKeys>(a, walk, memory + M::kStagesBegin, barriers, step, ask);
+    if (round > 0) announcer.wait_for_room(M::empty(barriers, M::kStages + buffer), (round - 1) & 1);
+    bring_own<T, D, kCoarse, kOwnKeys, kPart>(a, walk, memory + buffer * M::kOwn);
+    announcer.ask(M::full(barriers, M::kStages + buffer));
+    bring_others<T, D, kCoarse, kOwnKeys>(a, walk, memory + M::kStagesBegin, barriers, step, announcer);
   }
-  if (asked_for != 0) finish();
+  announcer.finish();
 }
+
 // acc (+)= own rows x other rows, over D channels.
 template <class T, int D, int kCount>
 __device__ inline void score_product(float (&acc)[kCount], uint32_t own, uint32_t other, bool add) {
@@ -346,39 +345,21 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, int turn, i
   const float scale = static_cast<float>(p.scale);
   const int out_head = kOwnKeys ? walk.first_head / static_cast<int>(p.heads / p.key_heads) : walk.first_head;
   float parts[3] = {};  // of da
-  // Stores one level: rows of this thread that are real, two channels at a time.
-  auto store = [&](const View& view, int channels, float factor, int l, auto value, auto is_mine) {
-    const Rows<T> to = rows_of<T>(view, walk.batch, out_head);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int at = rows[half] >> l;
-      if (!is_mine(half) || at >= (tokens + (1 << l) - 1) >> l) continue;
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) {
-        const int channel = 8 * n + 2 * (lane % 4);
-        if (channel >= channels) continue;
-        const float x = value(4 * n + 2 * half) * factor, y = value(4 * n + 2 * half + 1) * factor;
-        reinterpret_cast<uint32_t&>(to.at(at, channel)) = pack(x, y, T());
-      }
-    }
-  };
   // <dq, q> of one level, from the block's own rows: of which tile, in which slots.
   auto weight_part = [&](int l, uint32_t tile, int slot, int half, auto value) {
     if (rows[half] >= limit) return;
+    const uint32_t start = tile + panel_offset(64, warp * 16 + lane / 4 + 8 * slot, 0) + 4 * (lane % 4);
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
       uint32_t pair;
-      asm volatile("ld.shared.b32 %0, [%1];"
-                   : "=r"(pair)
-                   : "r"(tile + panel_offset(64, warp * 16 + lane / 4 + 8 * slot, n) + 4 * (lane % 4)));
+      asm volatile("ld.shared.b32 %0, [%1];" : "=r"(pair) : "r"((start ^ (n % 8 << 4)) + n / 8 * 64 * 128));
       const float2 q = unpack(pair, T());
       parts[l] += scale * (value(4 * n + 2 * half) * q.x + value(4 * n + 2 * half + 1) * q.y);
     }
   };
   const View* const to = kOwnKeys ? gr.dk : gr.dq;
   const float* a = static_cast<const float*>(p.weights) + walk.first_head * p.levels;
-  auto weight = [&](int l) { return kOwnKeys ? scale : scale * a[l]; };
-  auto every = [](int) { return true; };
+  auto weight = [&](int l) { return l >= p.levels ? 0.0f : kOwnKeys ? scale : scale * a[l]; };
   auto fine_value = [&](int i) { return fine[i]; };
   auto value1 = [&](int i) { return coarse[i]; };
   auto value2 = [&](int i) { return coarse[i + 2]; };
@@ -397,15 +378,32 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, int turn, i
       if (p.levels > 2 && even) weight_part(2, own + 2 * M::kOwnTile, 1, 0, value2);
     }
   }
-  barrier_arrive(M::empty(barriers, M::kStages + buffer));
-  if constexpr (kValues)
-    store(
-        gr.dv, p.value_size, 1.0f, 0, [&](int i) { return values[i]; }, every);
-  if constexpr (kKeys) store(to[0], p.head_size, weight(0), 0, fine_value, every);
+  // Results take the places of the rows they are gradients of.
+  group_sync(1 + group);
+  if constexpr (kKeys) put_rows<T, D>(own, weight(0), fine_value);
+  if constexpr (kValues) put_rows<T, D>(own + M::kOwnTile, 1.0f, [&](int i) { return values[i]; });
+  if constexpr (kKeys && kCoarse)
+    put_rows<T, D>(own + 2 * M::kOwnTile, 1.0f, [&](int i) { return coarse[i] * (i & 2 ? weight(2) : weight(1)); });
+  __syncwarp();
+  auto fine_row = [&](int slot) {
+    const int at = own_first + own_row(slot);
+    return at < tokens ? at : -1;
+  };
+  auto rows_to = [&](const View& view) { return rows_of<T>(view, walk.batch, out_head); };
+  if constexpr (kKeys) store_rows<D>(own, rows_to(to[0]), p.head_size, fine_row);
+  if constexpr (kValues) store_rows<D>(own + M::kOwnTile, rows_to(gr.dv), p.value_size, fine_row);
   if constexpr (kKeys && kCoarse) {
-    store(to[1], p.head_size, weight(1), 1, value1, [](int half) { return half == 0; });
-    if (p.levels > 2) store(to[2], p.head_size, weight(2), 2, value2, [&](int half) { return half == 0 && even; });
+    store_rows<D>(own + 2 * M::kOwnTile, rows_to(to[1]), p.head_size, [&](int slot) {
+      const int at = (own_first + own_row(slot)) / 2;
+      return (slot & 8) == 0 && at < (tokens + 1) / 2 ? at : -1;
+    });
+    if (p.levels > 2)
+      store_rows<D>(own + 2 * M::kOwnTile, rows_to(to[2]), p.head_size, [&](int slot) {
+        const int at = (own_first + own_row(slot)) / 4;
+        return (slot & 9) == 8 && at < (tokens + 3) / 4 ? at : -1;
+      });
   }
+  barrier_arrive(M::empty(barriers, M::kStages + buffer));
   if constexpr (!kOwnKeys) {
     const int64_t line = static_cast<int64_t>(walk.batch) * p.heads + walk.first_head;
     float* const total = arguments.weight_parts + (line * parts_of(p) + own_first / 16 + warp) * kCudaLevels;
@@ -434,7 +432,7 @@ __global__ void __launch_bounds__(kThreads, 1) hkt_backward_hopper_kernel(const 
   __syncthreads();
   if (threadIdx.x < 128) {
     fewer_registers<D == 64 ? 88 : 56>();
-    bring<T, D, kCoarse, kOwnKeys>(a, memory, barriers);
+    bring<T, D, kCoarse, kOwnKeys, kPart>(a, memory, barriers);
   } else {
     more_registers<D == 64 ? 208 : 224>();
     Walk walk;

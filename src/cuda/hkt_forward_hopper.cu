@@ -65,13 +65,12 @@ __device__ void bring_queries(const HktProblem& p, const Piece& piece, uint32_t 
     const uint32_t tiles = memory + M::kQueries + group * M::kQueryTiles * M::kQueryTile;
     const int first = piece.first_row + group * kGroupRows;
     for (int a = 0; a < 2; ++a)
-      bring_rows<D>(tiles + a * M::kQueryTile, 64, rows_of<const T>(p.q[0], piece.batch, piece.head), piece.limit,
-                    p.head_size, [&](int slot) { return first + 2 * slot + a; });
+      bring_rows<D>(tiles + a * M::kQueryTile, rows_of<const T>(p.q[0], piece.batch, piece.head), first + a,
+                    piece.limit, p.head_size, [](int slot) { return 2 * slot; });
 #pragma unroll
     for (int l = 1; l < kLevels; ++l)
-      bring_rows<D>(tiles + (l + 1) * M::kQueryTile, 64, rows_of<const T>(p.q[l], piece.batch, piece.head),
-                    (piece.limit + (1 << l) - 1) >> l, p.head_size,
-                    [&](int slot) { return (first >> l) + (slot >> (l - 1)); });
+      bring_rows<D>(tiles + (l + 1) * M::kQueryTile, rows_of<const T>(p.q[l], piece.batch, piece.head), first >> l,
+                    (piece.limit + (1 << l) - 1) >> l, p.head_size, [l](int slot) { return slot >> (l - 1); });
   }
 }
 
@@ -79,36 +78,30 @@ template <class T, int D, int kLevels>
 __device__ void bring(const HktProblem& p, uint32_t memory, uint32_t barriers) {
   using M = Plan<D, kLevels>;
   Piece piece;
+  Announcer announcer;
   for (int turn = 0, step = 0; find_work<M::kKeys>(p, turn, &piece); ++turn) {
     const int key_head = piece.head / static_cast<int>(p.heads / p.key_heads);
-    if (turn > 0) barrier_wait(M::empty(barriers, M::kStages), (turn - 1) & 1);
+    if (turn > 0) announcer.wait_for_room(M::empty(barriers, M::kStages), (turn - 1) & 1);
     bring_queries<T, D, kLevels>(p, piece, memory);
-    commit_copies();
+    announcer.ask(M::full(barriers, M::kStages));
     SlotStream<D, M::kKeys> values(rows_of<const T>(p.v, piece.batch, key_head), 0, p.value_size);
     SlotStream<D, M::kKeys> keys0(rows_of<const T>(p.k[0], piece.batch, key_head), 0, p.head_size);
     SlotStream<D, M::kKeys / 2> keys1(rows_of<const T>(p.k[kLevels > 1 ? 1 : 0], piece.batch, key_head), 0,
                                       p.head_size);
     SlotStream<D, M::kKeys / 4> keys2(rows_of<const T>(p.k[kLevels > 2 ? 2 : 0], piece.batch, key_head), 0,
                                       p.head_size);
-    uint32_t asked_for = M::full(barriers, M::kStages);  // whose copies are under way
     for (int block = 0; block < piece.blocks; ++block, ++step) {
       const int stage = step % M::kStages, round = step / M::kStages;
-      if (round > 0) barrier_wait(M::empty(barriers, stage), (round - 1) & 1);
+      if (round > 0) announcer.wait_for_room(M::empty(barriers, stage), (round - 1) & 1);
       const uint32_t tile = memory + M::kKeyStages + stage * M::kStage;
       keys0.bring(tile, piece.limit, p.head_size);
       if constexpr (kLevels > 1) keys1.bring(tile + M::key_tile(1), (piece.limit + 1) / 2, p.head_size);
       if constexpr (kLevels > 2) keys2.bring(tile + M::key_tile(2), (piece.limit + 3) / 4, p.head_size);
       values.bring(tile + M::kValues, piece.limit, p.value_size);
-      commit_copies();
-      wait_copies<1>();  // what was asked for before is here
-      fence_shared();
-      barrier_arrive(asked_for);
-      asked_for = M::full(barriers, stage);
+      announcer.ask(M::full(barriers, stage));
     }
-    wait_copies<0>();
-    fence_shared();
-    barrier_arrive(asked_for);
   }
+  announcer.finish();
 }
 
 // acc (+)= queries x keys of one level, over D channels.
@@ -238,31 +231,33 @@ __device__ void attend(const HktProblem& p, const HktOutputs& o, uint32_t memory
     __syncwarp();
     if (lane == 0) barrier_arrive(M::empty(barriers, stage));
   }
-  __syncwarp();
-  if (lane == 0) barrier_arrive(M::empty(barriers, M::kStages));
 
-  const Rows<T> result = rows_of<T>(o.out, piece.batch, head);
   float* lse = static_cast<float*>(o.lse) + (static_cast<int64_t>(piece.batch) * p.heads + head) * p.tokens;
+  group_sync(1 + group);  // results take the places of the queries
 #pragma unroll
   for (int a = 0; a < 2; ++a) {
+    float inverse[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float total = sum[a][half];
       total += __shfl_xor_sync(~0u, total, 1);
       total += __shfl_xor_sync(~0u, total, 2);
       const int row = own_first + row_of_slot(a, warp * 16 + lane / 4 + half * 8);
-      if (row >= p.tokens) continue;
-      const float inverse = total > 0 ? 1.0f / total : (total == 0 ? 0.0f : total);  // NaN stays NaN
-      if (lane % 4 == 0) lse[row] = total == 0 ? -INFINITY : peak[a][half] * factor * kLn2 + logf(total);
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) {
-        const int channel = n * 8 + 2 * (lane % 4);
-        if (channel < p.value_size)
-          reinterpret_cast<uint32_t&>(result.at(row, channel)) =
-              pack(out[a][4 * n + 2 * half] * inverse, out[a][4 * n + 2 * half + 1] * inverse, T());
-      }
+      inverse[half] = total > 0 ? 1.0f / total : (total == 0 ? 0.0f : total);  // NaN stays NaN
+      if (lane % 4 == 0 && row < p.tokens)
+        lse[row] = total == 0 ? -INFINITY : peak[a][half] * factor * kLn2 + logf(total);
     }
+    put_rows<T, D>(queries + a * M::kQueryTile, 1.0f, [&](int i) { return out[a][i] * inverse[i / 2 % 2]; });
   }
+  __syncwarp();
+#pragma unroll
+  for (int a = 0; a < 2; ++a)
+    store_rows<D>(queries + a * M::kQueryTile, rows_of<T>(o.out, piece.batch, head), p.value_size, [&](int slot) {
+      const int row = own_first + row_of_slot(a, slot);
+      return row < p.tokens ? row : -1;
+    });
+  __syncwarp();
+  if (lane == 0) barrier_arrive(M::empty(barriers, M::kStages));
 }
 
 template <class T, int D, int kLevels>

@@ -70,9 +70,7 @@ struct StreamHead {
     if (a.p.positions == nullptr || height >= a.p.heights || ancestor == n) return -1;
     return ((head * a.p.heights + height) * b + ancestor % b) * b + n % b;
   }
-  __device__ C position_bias(int64_t at) const {
-    return at < 0 ? C(0) : static_cast<const C*>(a.p.positions)[at];
-  }
+  __device__ C position_bias(int64_t at) const { return at < 0 ? C(0) : static_cast<const C*>(a.p.positions)[at]; }
 
   // Queries that see entry n: first .. end - 1.
   __device__ int first_query(int height, int n) const { return (n + (height > 0 ? 1 : 0)) * size(height); }

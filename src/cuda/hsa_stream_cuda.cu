@@ -55,8 +55,7 @@ struct Query {
   int i, lane;
   C q[kPieces] = {};
 
-  __device__ Query(const StreamHead<S>& h, int query)
-      : head(h), i(query), lane(static_cast<int>(threadIdx.x) % 32) {
+  __device__ Query(const StreamHead<S>& h, int query) : head(h), i(query), lane(static_cast<int>(threadIdx.x) % 32) {
     const Rows<const S> rows = rows_of<const S>(h.a.p.q, h.batch, h.head);
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
@@ -115,8 +114,7 @@ __global__ void __launch_bounds__(kThreads) stream_forward_kernel(const __grid_c
     const int c = query.lane + 32 * piece;
     if (c < a.p.value_size) out.at(query.i, c) = static_cast<S>(sum == 0 ? C(0) : acc[piece] / sum);
   }
-  if (query.lane == 0)
-    static_cast<C*>(a.o.lse)[item] = sum == 0 ? -static_cast<C>(INFINITY) : peak + log(sum);
+  if (query.lane == 0) static_cast<C*>(a.o.lse)[item] = sum == 0 ? -static_cast<C>(INFINITY) : peak + log(sum);
 }
 
 // dq, the gradient of the positions, and deltas for the entries.
@@ -276,8 +274,8 @@ cudaError_t run(const HsaStreamProblem& p, const HsaStreamOutputs& o, const HsaS
   }
   auto nodes = [&](int height) { return static_cast<int>(p.tokens / a.heights.size[height]); };
   for (int height = 1; height < a.heights.count; ++height)
-    stream_means_kernel<S><<<blocks_for(streams * nodes(height), 1), kThreads, 0, queue>>>(a, height, nodes(height),
-                                                                                           tensor_cores);
+    stream_means_kernel<S>
+        <<<blocks_for(streams * nodes(height), 1), kThreads, 0, queue>>>(a, height, nodes(height), tensor_cores);
   if constexpr (sizeof(S) == 2) {
     if (tensor_cores) {
       if (const cudaError_t e = hsa_stream_queries<S>(a, g != nullptr, queue); e != cudaSuccess) return e;

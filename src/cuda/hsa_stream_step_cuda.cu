@@ -116,8 +116,7 @@ __global__ void __launch_bounds__(kThreads) stream_step_kernel(const __grid_cons
       return sum;
     };
     for (int c = static_cast<int>(threadIdx.x); c < d; c += kThreads) keys[to * d + c] = mean(keys, d, c, k[c]);
-    for (int c = static_cast<int>(threadIdx.x); c < dv; c += kThreads)
-      values[to * dv + c] = mean(values, dv, c, v[c]);
+    for (int c = static_cast<int>(threadIdx.x); c < dv; c += kThreads) values[to * dv + c] = mean(values, dv, c, v[c]);
     if (threadIdx.x == 0) kappas[to] = mean(kappas, 1, 0, kappa);
   });
 }
@@ -127,9 +126,8 @@ __global__ void stream_count_kernel(const __grid_constant__ HsaStreamStep s) {
   const int64_t batch = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (batch >= s.batch || !has_room(s, batch)) return;
   C* masses = static_cast<C*>(s.masses) + batch * s.capacity * s.branching;
-  each_new_entry<C>(s, batch, [&](int64_t height, int64_t slot, C mass, C) {
-    masses[height * s.branching + slot] = mass;
-  });
+  each_new_entry<C>(s, batch,
+                    [&](int64_t height, int64_t slot, C mass, C) { masses[height * s.branching + slot] = mass; });
   ++s.lengths[batch];
 }
 

@@ -97,7 +97,8 @@ struct QueryTile : WarpTiles<T, D, kTiles> {
         each_of_tile([&](int half, int n, int i, int y) {
           const float add = __shfl_sync(~0u, term, y);
           const int entry = begin + y;
-          const bool seen = entry >= family[half] && (entry < ancestor[half] || (height == 0 && entry == ancestor[half]));
+          const bool seen =
+              entry >= family[half] && (entry < ancestor[half] || (height == 0 && entry == ancestor[half]));
           s[n][i] = seen && add != -INFINITY && first + tile_row(half) <= last
                         ? s[n][i] * scale + add + head.position_bias(position(half, y))
                         : -INFINITY;
@@ -293,9 +294,9 @@ __global__ void __launch_bounds__(32 * kEntryWarps, D == 64 ? 2 : 1)
       const bool seen = entry >= node / b * b && (entry < node || (height == 0 && entry == node));
       float share = 0;
       if (seen && term[half] != -INFINITY)
-        share = share_of(s[n][i] * static_cast<float>(p.scale) + term[half] +
-                             head.position_bias(head.position(height, node, entry)),
-                         query_lse);
+        share = share_of(
+            s[n][i] * static_cast<float>(p.scale) + term[half] + head.position_bias(head.position(height, node, entry)),
+            query_lse);
       s[n][i] = share;
       ds[n][i] = share == 0 ? 0.0f : share * (ds[n][i] - query_delta);
       dkappa[half] += ds[n][i];
@@ -398,8 +399,8 @@ cudaError_t entries(const StreamArgs<T>& a, int height, cudaStream_t stream) {
   const auto kernel = stream_entry_gradient_tensor_kernel<T, D>;
   if (const cudaError_t e = allow_memory(kernel, kMemory); e != cudaSuccess) return e;
   const int64_t tiles = a.p.batch * a.p.heads * shares.tiles;
-  kernel<<<blocks_for(tiles * shares.pieces * shares.team, kEntryWarps), 32 * kEntryWarps, kMemory, stream>>>(
-      a, height, shares);
+  kernel<<<blocks_for(tiles * shares.pieces * shares.team, kEntryWarps), 32 * kEntryWarps, kMemory, stream>>>(a, height,
+                                                                                                              shares);
   if (shares.pieces > 1) {
     const int64_t items = tiles * kTileRows * (a.p.head_size + a.p.value_size + 1);
     stream_add_pieces_kernel<T><<<blocks_for(items, 256), 256, 0, stream>>>(a, height, shares, items);
@@ -421,7 +422,8 @@ int64_t hsa_stream_parts(const HsaStreamProblem& p, const StreamHeights& heights
   for (int height = 0; height < heights.count; ++height) {
     const EntryShares shares = entry_shares(p, heights, height);
     if (shares.pieces > 1)
-      most = std::max<int64_t>(most, int64_t{shares.tiles} * shares.pieces * kTileRows * (p.head_size + p.value_size + 1));
+      most =
+          std::max<int64_t>(most, int64_t{shares.tiles} * shares.pieces * kTileRows * (p.head_size + p.value_size + 1));
   }
   return most;
 }

@@ -39,10 +39,10 @@ __device__ inline void products_wait() {
 #define STRATA_R16 STRATA_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define STRATA_R24 STRATA_R16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define STRATA_R32 STRATA_R16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define STRATA_R64                                                                                             \
-  STRATA_R32                                                                                                   \
-      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
-      "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define STRATA_R64                                                                                         \
+  STRATA_R32                                                                                               \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
+  "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
 // acc (+)= A B^T: both from shared memory, channels along the rows of both.
 #define STRATA_SHARED_PRODUCT(N, COUNT, A, B, ADD, TYPE, NAME)                                        \
@@ -88,14 +88,21 @@ __device__ inline void barrier_init(uint32_t barrier, int arrivals) {
 __device__ inline void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Until the phase of this parity is over.
+// Whether the phase of this parity is over: asked once, or waited for.
+#define STRATA_BARRIER_IS_OVER(INSTRUCTION, NAME)                                                                      \
+  __device__ inline bool NAME(uint32_t barrier, int parity) {                                                          \
+    uint32_t done;                                                                                                     \
+    asm volatile("{\n.reg .pred p;\nmbarrier." INSTRUCTION ".parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}" \
+                 : "=r"(done)                                                                                          \
+                 : "r"(barrier), "r"(parity)                                                                           \
+                 : "memory");                                                                                          \
+    return done != 0;                                                                                                  \
+  }
+STRATA_BARRIER_IS_OVER("test_wait", barrier_is_over)
+STRATA_BARRIER_IS_OVER("try_wait", barrier_is_over_soon)
+#undef STRATA_BARRIER_IS_OVER
 __device__ inline void barrier_wait(uint32_t barrier, int parity) {
-  uint32_t done = 0;
-  while (done == 0) {
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(done)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
+  while (!barrier_is_over_soon(barrier, parity)) {
   }
 }
 // What was written to shared memory by ordinary stores and copies is seen by the products.

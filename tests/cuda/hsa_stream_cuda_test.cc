@@ -10,8 +10,7 @@ template <class S>
 void run_on_gpu(StreamData<S>& d) {
   Mirror mirror;
   for (Array<S>* array : {&d.q, &d.k, &d.v, &d.out, &d.dout, &d.dq, &d.dk, &d.dv}) mirror.add(*array);
-  for (auto* array :
-       {&d.lse, &d.dlse, &d.weights, &d.key_bias, &d.dkey_bias, &d.positions, &d.dpositions})
+  for (auto* array : {&d.lse, &d.dlse, &d.weights, &d.key_bias, &d.dkey_bias, &d.positions, &d.dpositions})
     mirror.add(*array);
   HsaStreamProblem p = d.problem();
   HsaStreamOutputs o = d.outputs();
@@ -22,8 +21,7 @@ void run_on_gpu(StreamData<S>& d) {
   o.lse = mirror.translate(static_cast<char*>(o.lse));
   g.dlse = mirror.translate(static_cast<const char*>(g.dlse));
   g.dpositions = mirror.translate(static_cast<char*>(g.dpositions));
-  const Status forward =
-      cuda::hsa_stream_forward(p, o, mirror.scratch(cuda::hsa_stream_forward_workspace(p)), nullptr);
+  const Status forward = cuda::hsa_stream_forward(p, o, mirror.scratch(cuda::hsa_stream_forward_workspace(p)), nullptr);
   ASSERT_TRUE(forward.ok()) << forward.message();
   const Status backward =
       cuda::hsa_stream_backward(p, o, g, mirror.scratch(cuda::hsa_stream_backward_workspace(p)), nullptr);
