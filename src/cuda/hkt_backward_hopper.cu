@@ -305,27 +305,36 @@ __device__ void gather(const Arguments& arguments, const Walk& walk, int turn, i
       const float* numbers = reinterpret_cast<const float*>(start + (tile - memory) + M::kNumbers);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        float column_lse[2], column_delta[2];
-        if (kOwnKeys) {
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            column_lse[e] = numbers[8 * n + 2 * (lane % 4) + e] * kLog2e;
-            column_delta[e] = numbers[kOther + 8 * n + 2 * (lane % 4) + e];
-          }
-        }
+        float2 column = {};
+        if (kOwnKeys) column = *reinterpret_cast<const float2*>(numbers + 8 * n + 2 * (lane % 4));
+        const float column_lse[2] = {column.x * kLog2e, column.y * kLog2e};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           float& x = s[4 * n + i];
           x = fast_exp2(x * full_scale - (kOwnKeys ? column_lse[i % 2] : lse2[i / 2]));
-          if (edge) {
+        }
+      }
+      if (edge) {  // what is masked may hold anything
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
             const int other = other_first + key_of_slot<kTiles>(n, 2 * (lane % 4) + i % 2), mine = rows[i / 2];
             const int query = kOwnKeys ? other : mine, key = kOwnKeys ? mine : other;
-            if (key >= limit || query >= limit || (p.causal && key > query)) x = 0;
+            if (key < limit && query < limit && !(p.causal && key > query)) continue;
+            s[4 * n + i] = 0;
+            if constexpr (kKeys) dp[4 * n + i] = 0;
           }
-          if constexpr (kKeys) {
-            float& d = dp[4 * n + i];
-            d = x == 0 ? 0.0f : x * (d - (kOwnKeys ? column_delta[i % 2] : delta[i / 2]));
-          }
+        }
+      }
+      if constexpr (kKeys) {
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          float2 column = {};
+          if (kOwnKeys) column = *reinterpret_cast<const float2*>(numbers + kOther + 8 * n + 2 * (lane % 4));
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            dp[4 * n + i] = s[4 * n + i] * (dp[4 * n + i] - (!kOwnKeys ? delta[i / 2] : i % 2 ? column.y : column.x));
         }
       }
       uint32_t left_values[kValues ? kScores / 8 : 1][4], left[kKeys ? kScores / 8 : 1][4], left_coarse[3][4];

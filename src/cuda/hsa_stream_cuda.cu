@@ -21,30 +21,33 @@ __global__ void __launch_bounds__(kThreads)
   const int n = static_cast<int>(blockIdx.x) % count, b = a.p.branching, keys = a.p.head_size, values = a.p.value_size;
   const int64_t to = head.node(height, n);
   C total = 0;
+#pragma unroll 4
   for (int c = 0; c < b; ++c) total += head.mass(height - 1, n * b + c);
   const C inverse = total > 0 ? C(1) / total : C(0);
-  for (int x = static_cast<int>(threadIdx.x); x < keys + values + 1; x += kThreads) {
-    C mean = 0;
+  auto mean = [&](const auto& value) {
+    C sum = 0;
+#pragma unroll 8
     for (int c = 0; c < b; ++c) {
       const int child = n * b + c;
       const C w = head.mass(height - 1, child);
-      if (!(w > 0)) continue;  // may hold anything
-      mean += w * inverse *
-              (x < keys            ? head.k(height - 1, child, x)
-               : x < keys + values ? head.v(height - 1, child, x - keys)
-                                   : head.kappa(height - 1, child));
+      if (w > 0) sum += w * inverse * value(child);  // the others may hold anything
     }
-    if (x < keys) {
-      a.k[to * keys + x] = mean;
-      if (rounded) a.rounded_k[to * keys + x] = static_cast<S>(mean);
-    } else if (x < keys + values) {
-      a.v[to * values + x - keys] = mean;
-      if (rounded) a.rounded_v[to * values + x - keys] = static_cast<S>(mean);
-    } else {
-      a.kappa[to] = mean;
-      a.mass[to] = total;
-    }
+    return sum;
+  };
+  for (int x = static_cast<int>(threadIdx.x); x < keys; x += kThreads) {
+    const C k = mean([&](int child) { return head.k(height - 1, child, x); });
+    a.k[to * keys + x] = k;
+    if (rounded) a.rounded_k[to * keys + x] = static_cast<S>(k);
   }
+  // The other threads first, so that all have their share of small heads.
+  for (int x = kThreads - 1 - static_cast<int>(threadIdx.x); x < values; x += kThreads) {
+    const C v = mean([&](int child) { return head.v(height - 1, child, x); });
+    a.v[to * values + x] = v;
+    if (rounded) a.rounded_v[to * values + x] = static_cast<S>(v);
+  }
+  if (threadIdx.x != 0) return;
+  a.kappa[to] = a.p.key_bias.data == nullptr ? C(0) : mean([&](int child) { return head.kappa(height - 1, child); });
+  a.mass[to] = total;
 }
 
 // One query and the entries it sees, by a warp; a lane has every 32nd channel.
@@ -266,7 +269,8 @@ cudaError_t run(const HsaStreamProblem& p, const HsaStreamOutputs& o, const HsaS
   bool tensor_cores = false;
   if constexpr (sizeof(S) == 2) {
     tensor_cores = allowed_kernels() != Kernels::kPlain && hsa_stream_fits_tensor_cores(p, o.out) &&
-                   (g == nullptr || (is_wide(g->dout, p.value_size) && is_wide(g->dq, p.head_size)));
+                   (g == nullptr || (is_wide(g->dout, p.value_size) && is_wide(g->dq, p.head_size) &&
+                                     is_wide(g->dk, p.head_size) && is_wide(g->dv, p.value_size)));
   }
   const int64_t streams = p.batch * p.heads, table = p.heads * p.heights * p.branching * p.branching;
   if (a.positions != nullptr && table > 0) {

@@ -255,6 +255,34 @@ EntryShares entry_shares(const HsaStreamProblem& p, const StreamHeights& heights
           static_cast<int>((queries + kPiece - 1) / kPiece)};
 }
 
+// StreamHead::store_gradient for a whole entry, by a warp, two channels at a time.
+template <class T>
+__device__ void store_entry(const StreamHead<T>& head, int height, int n, const float* dk, const float* dv,
+                            float dkappa) {
+  const StreamArgs<T>& a = head.a;
+  const int parent = n / a.p.branching;
+  const bool has_parent = height + 1 < a.heights.count && parent < head.count(height + 1);
+  const int64_t above = has_parent ? head.node(height + 1, parent) : 0;
+  const float w = has_parent ? head.mass(height, n) : 0.0f, share = w > 0 ? w / a.mass[above] : 0.0f;
+  auto store = [&](const float* from, float* nodes, const View& leaves, int channels) {
+    for (int c = 2 * tile_lane(); c < channels; c += 64) {
+      float2 x = *reinterpret_cast<const float2*>(from + c);
+      if (share > 0) {
+        const float2 more = *reinterpret_cast<const float2*>(nodes + above * channels + c);
+        x.x += share * more.x, x.y += share * more.y;
+      }
+      if (height > 0) {
+        *reinterpret_cast<float2*>(nodes + head.node(height, n) * channels + c) = x;
+      } else {
+        reinterpret_cast<uint32_t&>(rows_of<T>(leaves, head.batch, head.head).at(n, c)) = pack(x.x, x.y, T());
+      }
+    }
+  };
+  store(dk, a.dk, a.g.dk, a.p.head_size);
+  store(dv, a.dv, a.g.dv, a.p.value_size);
+  if (tile_lane() == 0) head.store_gradient(height, n, a.p.head_size + a.p.value_size, dkappa);
+}
+
 template <class T, int D>
 __global__ void __launch_bounds__(32 * kEntryWarps, D == 64 ? 2 : 1)
     stream_entry_gradient_tensor_kernel(const __grid_constant__ StreamArgs<T> a, int height, EntryShares shares) {
@@ -342,20 +370,21 @@ __global__ void __launch_bounds__(32 * kEntryWarps, D == 64 ? 2 : 1)
     }
     sync();
   }
+  auto kappa_of = [&](int row) {
+    float sum = 0;
+    for (int w = leader; w < leader + shares.team; ++w) sum += kappas[w][row];
+    return sum;
+  };
+  if (shares.pieces == 1) {
+    for (int row = part; row < kTileRows && first + row < count; row += shares.team)
+      store_entry(head, height, first + row, sums + row * 2 * D, sums + row * 2 * D + D, kappa_of(row));
+    return;
+  }
   const int channels = p.head_size + p.value_size + 1;
   for (int at = part * 32 + tile_lane(); at < kTileRows * channels; at += shares.team * 32) {
     const int row = at / channels, c = at % channels;
-    float x = 0;
-    if (c < channels - 1) {
-      x = sums[row * 2 * D + (c < p.head_size ? c : D + c - p.head_size)];
-    } else {
-      for (int w = leader; w < leader + shares.team; ++w) x += kappas[w][row];
-    }
-    if (shares.pieces > 1) {
-      a.parts[item * kTileRows * channels + at] = x;
-    } else if (first + row < count) {
-      head.store_gradient(height, first + row, c, x);
-    }
+    a.parts[item * kTileRows * channels + at] =
+        c == channels - 1 ? kappa_of(row) : sums[row * 2 * D + (c < p.head_size ? c : D + c - p.head_size)];
   }
 }
 

@@ -51,6 +51,28 @@ def test_hsa_equals_the_cpu(dtype, tolerance):
     close(run_hsa(dtype, "cuda"), run_hsa(dtype, "cpu"), tolerance)
 
 
+def run_hsa_with_all_terms(dtype, device, streaming):
+    torch.manual_seed(3)
+    q, k, v = (torch.randn(1, 2, 300, 32).to(dtype).to(device).requires_grad_() for _ in range(3))
+    bias = torch.randn(1, 2, 300).to(device).requires_grad_()
+    positions = torch.randn(2, 3, 16, 16).to(device).requires_grad_()
+    weights = torch.rand(1, 300).to(device).requires_grad_(not streaming)
+    if streaming:
+        out, _ = strata.hsa_stream_attention(q, k, v, 16, weights=weights, key_bias=bias, positions=positions)
+    else:
+        tree = strata.Tree.balanced(300, 16, domain="sequence")
+        out, _ = strata.hsa_attention(q, k, v, tree, weights=weights, key_bias=bias, positions=positions)
+    out.float().square().sum().backward()
+    inputs = [q, k, v, bias, positions] + ([] if streaming else [weights])
+    return [t.detach().float().cpu() for t in (out, *(x.grad for x in inputs))]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.bfloat16, 3e-2)])
+def test_hsa_with_all_terms_equals_the_cpu(dtype, tolerance, streaming):
+    close(run_hsa_with_all_terms(dtype, "cuda", streaming), run_hsa_with_all_terms(dtype, "cpu", streaming), tolerance)
+
+
 def test_modules_move_to_the_gpu():
     torch.manual_seed(0)
     x = torch.randn(2, 100, 64)
