@@ -24,8 +24,10 @@ Status available();
 enum class Kernels { kBest, kCommon, kPlain };
 void set_kernels(Kernels kernels);
 
-// bfloat16 and float16 with 1 to 5 levels run on tensor cores; float32, float64 and more levels on plain kernels. With
-// a bias gradient the bias must not broadcast: dbias has one place per batch and head. `workspace` is device memory.
+// bfloat16 and float16 with 1 to 5 levels run on tensor cores (1 to 3 with heads over 128 channels); float32, float64
+// and more levels on plain kernels, much slower. With a bias gradient the bias must not broadcast: dbias has one place
+// per batch and head. `workspace` is device memory.
+bool hkt_runs_on_tensor_cores(const HktProblem& problem);
 Status hkt_forward(const HktProblem& problem, const HktOutputs& outputs, Stream stream);
 size_t hkt_backward_workspace(const HktProblem& problem);  // bytes
 Status hkt_backward(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients,

@@ -35,11 +35,11 @@ bool use_hopper() {
          minor == 0;
 }
 
-unsigned one_wave(int64_t pieces) {
+unsigned grid_for(int64_t pieces, bool long_and_uneven) {
   int device = 0, multiprocessors = 1;
   if (cudaGetDevice(&device) == cudaSuccess)
     cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  return static_cast<unsigned>(std::min<int64_t>(pieces, multiprocessors));
+  return static_cast<unsigned>(long_and_uneven ? pieces : std::min<int64_t>(pieces, multiprocessors));
 }
 
 Status available() {

@@ -459,7 +459,7 @@ cudaError_t launch_one(const Arguments& a, cudaStream_t stream) {
       e != cudaSuccess)
     return e;
   const int64_t pieces = (a.p.tokens + kRows - 1) / kRows * (kOwnKeys ? a.p.key_heads : a.p.heads) * a.p.batch;
-  kernel<<<one_wave(pieces), kThreads, kMemory, stream>>>(a);
+  kernel<<<grid_for(pieces, a.p.causal && a.p.tokens >= kLong), kThreads, kMemory, stream>>>(a);
   return cudaGetLastError();
 }
 

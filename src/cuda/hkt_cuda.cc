@@ -8,12 +8,10 @@
 namespace strata::cuda {
 namespace {
 
-// What the tensor-core kernels take; shared memory ends at large heads with many levels.
-bool fits_tensor_cores(const HktProblem& p) {
-  if (allowed_kernels() == Kernels::kPlain) return false;
-  if (p.dtype != DType::kBFloat16 && p.dtype != DType::kFloat16) return false;
-  const int widest = p.head_size > p.value_size ? p.head_size : p.value_size;
-  return p.levels <= (widest > 128 ? 3 : 5);
+Status check_grid(const HktProblem& p) {
+  if (p.batch <= 65535 && p.heads <= 65535) return {};
+  return invalid("batch, heads: expected at most 65535 each on CUDA, got ", p.batch, " and ", p.heads,
+                 "; split the batch");
 }
 
 cudaError_t forward_on_tensor_cores(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
@@ -33,22 +31,33 @@ Status check_bias_gradient(const HktProblem& p, const HktGradients& g) {
 
 }  // namespace
 
+// Shared memory ends at large heads with many levels.
+bool hkt_runs_on_tensor_cores(const HktProblem& p) {
+  if (allowed_kernels() == Kernels::kPlain) return false;
+  if (p.dtype != DType::kBFloat16 && p.dtype != DType::kFloat16) return false;
+  const int widest = p.head_size > p.value_size ? p.head_size : p.value_size;
+  return p.levels <= (widest > 128 ? 3 : 5);
+}
+
 Status hkt_forward(const HktProblem& p, const HktOutputs& o, Stream stream) {
   if (Status s = hkt_check(p, o, On::kDevice); !s.ok()) return s;
   if (p.batch == 0 || p.tokens == 0) return {};
+  if (Status s = check_grid(p); !s.ok()) return s;
   const auto queue = static_cast<cudaStream_t>(stream);
-  return cuda_status(fits_tensor_cores(p) ? forward_on_tensor_cores(p, o, queue) : hkt_forward_plain(p, o, queue),
-                     "HKT forward");
+  return cuda_status(
+      hkt_runs_on_tensor_cores(p) ? forward_on_tensor_cores(p, o, queue) : hkt_forward_plain(p, o, queue),
+      "HKT forward");
 }
 
 size_t hkt_backward_workspace(const HktProblem& p) {
-  return fits_tensor_cores(p) ? hkt_backward_workspace_tensor_cores(p) : hkt_backward_workspace_plain(p);
+  return hkt_runs_on_tensor_cores(p) ? hkt_backward_workspace_tensor_cores(p) : hkt_backward_workspace_plain(p);
 }
 
 Status hkt_backward(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace, Stream stream) {
   if (Status s = hkt_check(p, o, On::kDevice); !s.ok()) return s;
   if (Status s = hkt_check(g, p); !s.ok()) return s;
   if (Status s = check_bias_gradient(p, g); !s.ok()) return s;
+  if (Status s = check_grid(p); !s.ok()) return s;
   const auto queue = static_cast<cudaStream_t>(stream);
   if (p.batch == 0 || p.tokens == 0) {
     const size_t number = p.dtype == DType::kFloat64 ? sizeof(double) : sizeof(float);
@@ -56,8 +65,8 @@ Status hkt_backward(const HktProblem& p, const HktOutputs& o, const HktGradients
   }
   if (workspace == nullptr)
     return invalid("workspace: expected hkt_backward_workspace() bytes of device memory, got null");
-  return cuda_status(fits_tensor_cores(p) ? hkt_backward_tensor_cores(p, o, g, workspace, queue)
-                                          : hkt_backward_plain(p, o, g, workspace, queue),
+  return cuda_status(hkt_runs_on_tensor_cores(p) ? hkt_backward_tensor_cores(p, o, g, workspace, queue)
+                                                 : hkt_backward_plain(p, o, g, workspace, queue),
                      "HKT backward");
 }
 

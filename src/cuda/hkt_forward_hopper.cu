@@ -293,7 +293,8 @@ cudaError_t launch(const HktProblem& p, const HktOutputs& o, cudaStream_t stream
   if (const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemory);
       e != cudaSuccess)
     return e;
-  kernel<<<one_wave((p.tokens + kRows - 1) / kRows * p.heads * p.batch), kThreads, kMemory, stream>>>(p, o);
+  const int64_t pieces = (p.tokens + kRows - 1) / kRows * p.heads * p.batch;
+  kernel<<<grid_for(pieces, p.causal && p.tokens >= kLong), kThreads, kMemory, stream>>>(p, o);
   return cudaGetLastError();
 }
 

@@ -9,6 +9,7 @@ namespace {
 
 Status check_plan(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const void* workspace) {
   if (Status s = hsa_check(p, On::kDevice); !s.ok()) return s;
+  if (p.heads > 65535) return invalid("heads: expected at most 65535 on CUDA, got ", p.heads);
   int64_t tokens = 0, families = 0;
   for (int64_t n = 0; n < p.sequences; ++n) tokens += p.trees[n].tokens, families += p.trees[n].families;
   if (tokens != plan.leaves || families != plan.families) {

@@ -152,6 +152,9 @@ TEST(HktCudaErrors, MistakesAreNamed) {
   HktProblem p = d.problem();
   EXPECT_NE(cuda::hkt_backward(p, d.outputs(), d.gradients(), &p, nullptr).message().find("broadcasts"),
             std::string::npos);
+  p.batch = 70000;
+  EXPECT_NE(cuda::hkt_forward(p, d.outputs(), nullptr).message().find("at most 65535"), std::string::npos);
+  p = d.problem();
   p.levels = 9;
   EXPECT_NE(cuda::hkt_forward(p, d.outputs(), nullptr).message().find("levels: expected 1 to 8"), std::string::npos);
   p = d.problem();
