@@ -11,13 +11,12 @@ namespace strata {
 // Operator schemas use c10::optional in 1.13; in 2.x that name is an alias of std::optional.
 using c10::optional;
 
-// AdamW's state of one parameter: the keys are strings in 1.13, pointers in 2.x.
-inline std::unique_ptr<torch::optim::OptimizerParamState>& optimizer_state(torch::optim::Optimizer& optimizer,
-                                                                           const at::Tensor& parameter) {
+// Multiplies all tensors by a factor that lies on their device.
+inline void multiply_all(at::TensorList tensors, const at::Tensor& factor) {
 #if TORCH_VERSION_MAJOR >= 2
-  return optimizer.state()[parameter.unsafeGetTensorImpl()];
+  at::_foreach_mul_(tensors, factor);
 #else
-  return optimizer.state()[c10::guts::to_string(parameter.unsafeGetTensorImpl())];
+  for (const at::Tensor& tensor : tensors) tensor.mul_(factor);
 #endif
 }
 

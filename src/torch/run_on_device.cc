@@ -23,6 +23,8 @@ Tensor scratch(const Tensor& like, size_t bytes) {
   return at::empty({static_cast<int64_t>(bytes)}, like.options().dtype(at::kByte));
 }
 
+cuda::Stream stream_of(const Tensor& like) { return c10::cuda::getCurrentCUDAStream(like.get_device()).stream(); }
+
 // The plan of a batch's trees on one device, with what it was made of.
 struct DevicePlan {
   cuda::HsaPlan plan;
@@ -30,9 +32,12 @@ struct DevicePlan {
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> trees;
   std::vector<int64_t> versions;
   bool packed = false;
+  cuda::Stream stream = nullptr;  // on which `numbers` is copied: on others it might not be there yet
 
   bool is_of(const Tensor& like, at::TensorList list, bool is_packed) const {
-    if (list.size() != trees.size() || packed != is_packed || numbers.device() != like.device()) return false;
+    if (list.size() != trees.size() || packed != is_packed || numbers.device() != like.device() ||
+        stream != stream_of(like))
+      return false;
     for (size_t i = 0; i < trees.size(); ++i) {
       if (trees[i].expired() || trees[i]._unsafe_get_target() != list[i].unsafeGetTensorImpl() ||
           versions[i] != static_cast<int64_t>(list[i]._version()))
@@ -57,7 +62,8 @@ std::shared_ptr<const DevicePlan> plan_of(const Tensor& like, at::TensorList tre
   const Tensor host =
       at::empty({static_cast<int64_t>(plan->plan.numbers.size())}, at::TensorOptions(at::kInt).pinned_memory(true));
   std::copy(plan->plan.numbers.begin(), plan->plan.numbers.end(), host.data_ptr<int32_t>());
-  plan->numbers = host.to(like.device());  // waits, so that every stream may use it
+  plan->numbers = host.to(like.device(), /*non_blocking=*/true);
+  plan->stream = stream_of(like);
   for (const Tensor& tree : trees) {
     plan->trees.emplace_back(tree.getIntrusivePtr());
     plan->versions.push_back(static_cast<int64_t>(tree._version()));
@@ -67,8 +73,6 @@ std::shared_ptr<const DevicePlan> plan_of(const Tensor& like, at::TensorList tre
   if (kept.size() > kKept) kept.pop_back();
   return plan;
 }
-
-cuda::Stream stream_of(const Tensor& like) { return c10::cuda::getCurrentCUDAStream(like.get_device()).stream(); }
 
 }  // namespace
 

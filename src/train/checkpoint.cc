@@ -111,25 +111,22 @@ LoadedModel load_model(const fs::path& given) {
   return loaded;
 }
 
-void save_training(const fs::path& path, const SequenceModel& model, torch::optim::AdamW& optimizer,
-                   const ModelCard& card, const Json& state) {
+void save_training(const fs::path& path, AdamW& optimizer, const ModelCard& card, const Json& state) {
   NamedTensors tensors;
   Json steps = Json::object();
-  for (const auto& item : model->named_parameters()) {
-    tensors.emplace_back("model/" + item.key(), item.value());
-    const auto& moments = optimizer_state(optimizer, item.value());
-    if (moments == nullptr) continue;  // no step yet
-    const auto& adamw = static_cast<const torch::optim::AdamWParamState&>(*moments);
-    tensors.emplace_back("exp_avg/" + item.key(), adamw.exp_avg());
-    tensors.emplace_back("exp_avg_sq/" + item.key(), adamw.exp_avg_sq());
-    steps[item.key()] = adamw.step();
+  for (const AdamW::Slot& slot : optimizer.slots()) {
+    tensors.emplace_back("model/" + slot.name, slot.parameter);
+    if (!slot.mean.defined()) continue;  // no step yet
+    tensors.emplace_back("exp_avg/" + slot.name, slot.mean);
+    tensors.emplace_back("exp_avg_sq/" + slot.name, slot.square);
+    steps[slot.name] = slot.steps;
   }
   Json whole = state;
   whole["adamw_steps"] = steps;
   save(path, tensors, {{kCardKey, card.to_json().dump()}, {kStateKey, whole.dump()}});
 }
 
-Json load_training(const fs::path& path, SequenceModel& model, torch::optim::AdamW& optimizer, const ModelCard& card) {
+Json load_training(const fs::path& path, SequenceModel& model, AdamW& optimizer, const ModelCard& card) {
   const SafetensorsFile file = load(path);
   if (header_json(file, kCardKey, path) != card.to_json()) {
     throw output_error("{}: is a checkpoint of another model or task than this run's", path.string());
@@ -137,17 +134,15 @@ Json load_training(const fs::path& path, SequenceModel& model, torch::optim::Ada
   Json state = header_json(file, kStateKey, path);
   const std::map<std::string, torch::Tensor> stored(file.tensors.begin(), file.tensors.end());
   copy_weights(stored, "model/", model, path);
-  for (const auto& item : model->named_parameters()) {
-    if (!state["adamw_steps"].contains(item.key())) continue;
-    auto moments = std::make_unique<torch::optim::AdamWParamState>();
-    const auto mean = stored.find("exp_avg/" + item.key()), square = stored.find("exp_avg_sq/" + item.key());
+  for (AdamW::Slot& slot : optimizer.slots()) {
+    if (!state["adamw_steps"].contains(slot.name)) continue;
+    const auto mean = stored.find("exp_avg/" + slot.name), square = stored.find("exp_avg_sq/" + slot.name);
     if (mean == stored.end() || square == stored.end()) {
-      throw output_error("{}: AdamW's state of {} is missing", path.string(), item.key());
+      throw output_error("{}: AdamW's state of {} is missing", path.string(), slot.name);
     }
-    moments->step(state["adamw_steps"][item.key()].get<int64_t>());
-    moments->exp_avg(mean->second.to(item.value().device()));
-    moments->exp_avg_sq(square->second.to(item.value().device()));
-    optimizer_state(optimizer, item.value()) = std::move(moments);
+    slot.steps = state["adamw_steps"][slot.name].get<int64_t>();
+    slot.mean = mean->second.to(slot.parameter.device());
+    slot.square = square->second.to(slot.parameter.device());
   }
   state.erase("adamw_steps");
   return state;

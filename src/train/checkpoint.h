@@ -9,6 +9,7 @@
 
 #include "model/safetensors.h"
 #include "model/sequence_model.h"
+#include "train/adamw.h"
 #include "train/config.h"
 
 namespace strata {
@@ -36,8 +37,7 @@ LoadedModel load_model(const fs::path& path);
 
 // Everything a run needs to go on to the same bits: weights, AdamW's moments, and the counters in `state`. One file,
 // put in place by a rename, so that it is always whole.
-void save_training(const fs::path& path, const SequenceModel& model, torch::optim::AdamW& optimizer,
-                   const ModelCard& card, const Json& state);
-Json load_training(const fs::path& path, SequenceModel& model, torch::optim::AdamW& optimizer, const ModelCard& card);
+void save_training(const fs::path& path, AdamW& optimizer, const ModelCard& card, const Json& state);
+Json load_training(const fs::path& path, SequenceModel& model, AdamW& optimizer, const ModelCard& card);
 
 }  // namespace strata

@@ -8,6 +8,7 @@
 #include "data/loader.h"
 #include "data/task.h"
 #include "torch/compat.h"
+#include "train/adamw.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
 #include "train/interrupt.h"
@@ -26,21 +27,6 @@ namespace {
 using torch::Tensor;
 using Seconds = std::chrono::duration<double>;
 
-// Matrices decay; biases, norms and level weights do not.
-torch::optim::AdamW make_optimizer(const SequenceModel& model, const TrainConfig& c) {
-  std::vector<Tensor> decayed, others;
-  for (const auto& item : model->named_parameters())
-    (item.value().dim() >= 2 ? decayed : others).push_back(item.value());
-  auto options = [&](double decay) {
-    return std::make_unique<torch::optim::AdamWOptions>(
-        torch::optim::AdamWOptions(c.learning_rate).weight_decay(decay));
-  };
-  std::vector<torch::optim::OptimizerParamGroup> groups;
-  groups.emplace_back(decayed, options(c.weight_decay));
-  groups.emplace_back(others, options(0.0));
-  return torch::optim::AdamW(groups, torch::optim::AdamWOptions(c.learning_rate));
-}
-
 class Trainer {
  public:
   Trainer(const RunConfig& config, const RunFolder& folder, bool quiet)
@@ -55,7 +41,7 @@ class Trainer {
     torch::manual_seed(mix(c_.seed));
     model_ = make_model(card_);
     model_->to(device_);
-    optimizer_ = std::make_unique<torch::optim::AdamW>(make_optimizer(model_, c_));
+    optimizer_ = std::make_unique<AdamW>(*model_, c_.weight_decay);
     const int64_t batches = Loader::batches(data_.train, c_.batch);
     steps_per_epoch_ = (batches + c_.accumulate - 1) / c_.accumulate;
     steps_ = c_.epochs * steps_per_epoch_;
@@ -114,10 +100,6 @@ class Trainer {
   void train_step(Loader& loader) {
     // Dropout draws from a seed of its own at every step, so that a resumed run draws the same.
     torch::manual_seed(mix(mix(c_.seed) ^ static_cast<uint64_t>(step_)));
-    for (auto& group : optimizer_->param_groups()) {
-      static_cast<torch::optim::AdamWOptions&>(group.options())
-          .lr(learning_rate_at(c_.schedule, c_.learning_rate, c_.warmup, step_, steps_));
-    }
     model_->train();
     optimizer_->zero_grad();
     std::vector<Batch> batches;
@@ -136,8 +118,8 @@ class Trainer {
       window_counted_ += loss.counted;
       window_tokens_ += part.real_tokens;
     }
-    if (c_.clip > 0) torch::nn::utils::clip_grad_norm_(model_->parameters(), c_.clip);
-    optimizer_->step();
+    if (c_.clip > 0) optimizer_->clip(c_.clip);
+    optimizer_->step(learning_rate_at(c_.schedule, c_.learning_rate, c_.warmup, step_, steps_));
   }
 
   void log_window() {
@@ -236,7 +218,7 @@ class Trainer {
   EvaluateOptions evaluate_options() const { return {2 * c_.batch, c_.precision == "bf16"}; }
 
   void save() {
-    save_training(folder_.last(), model_, *optimizer_, card_,
+    save_training(folder_.last(), *optimizer_, card_,
                   {{"step", step_},
                    {"train_seconds", train_seconds_},
                    {"window",
@@ -293,7 +275,7 @@ class Trainer {
   const torch::Device device_;
   Progress progress_;
   SequenceModel model_{nullptr};
-  std::unique_ptr<torch::optim::AdamW> optimizer_;
+  std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<MetricsLog> metrics_;
   Clock clock_{0};
   std::chrono::steady_clock::time_point last_save_;

@@ -1,0 +1,39 @@
+// AdamW (Loshchilov and Hutter 2019) over lists of tensors: a step is a few operators, not a few for every parameter,
+// which on a GPU would take longer to launch than to run.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <string>
+#include <vector>
+
+namespace strata {
+
+class AdamW {
+ public:
+  // Matrices decay; biases, norms and level weights do not.
+  AdamW(const torch::nn::Module& model, double weight_decay);
+
+  void zero_grad();
+  // Scales all gradients so that their norm over all parameters is at most this; no waiting for the device.
+  void clip(double largest_norm);
+  // theta -= lr decay theta;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
+  // theta -= lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
+  // of all parameters that have a gradient.
+  void step(double learning_rate);
+
+  // What a checkpoint keeps of every parameter; without moments before its first step.
+  struct Slot {
+    std::string name;
+    torch::Tensor parameter;
+    double decay = 0;
+    int64_t steps = 0;
+    torch::Tensor mean, square;
+  };
+  std::vector<Slot>& slots() { return slots_; }
+
+ private:
+  std::vector<Slot> slots_;
+};
+
+}  // namespace strata
