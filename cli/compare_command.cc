@@ -34,13 +34,13 @@ std::string cell(const Json& value, const char* format) {
 void print_table(const Json& results) {
   size_t width = 10;
   for (const Json& a : results.at("attentions")) width = std::max(width, a.at("name").get<std::string>().size() + 1);
-  fmt::print("\n{:<{}} {:>18}  {:>10}  {:>11}  {:>9}\n", results.at("task").get<std::string>(), width,
-             results.at("measure").get<std::string>(), "parameters", "score FLOPs", "step time");
+  fmt::print("\n{:<{}} {:>18}  {:>10}  {:>10}  {:>11}  {:>9}\n", results.at("task").get<std::string>(), width,
+             results.at("measure").get<std::string>(), "validation", "parameters", "score FLOPs", "step time");
   for (const Json& a : results.at("attentions")) {
-    fmt::print("{:<{}} {:>18}  {:>10}  {:>10}x  {:>8}x\n", a.at("name").get<std::string>(), width,
+    fmt::print("{:<{}} {:>18}  {:>10}  {:>10}  {:>10}x  {:>8}x\n", a.at("name").get<std::string>(), width,
                cell(a.at("mean"), "{:.2f}") + " +- " + cell(a.at("standard_deviation"), "{:.2f}"),
-               a.at("parameters").get<int64_t>(), cell(a.at("score_ratio"), "{:.4f}"),
-               cell(a.at("time_ratio"), "{:.2f}"));
+               cell(a.at("valid_mean"), "{:.2f}"), a.at("parameters").get<int64_t>(),
+               cell(a.at("score_ratio"), "{:.4f}"), cell(a.at("time_ratio"), "{:.2f}"));
   }
   fmt::print("\n");
   for (const std::string& line : verdicts(results)) fmt::print("{}\n", line);
@@ -58,7 +58,10 @@ void add_compare_command(CLI::App& app) {
   table.add("attentions", &state->compare.attentions,
             {.help = "Attentions, each with options of its own: flat hkt:levels=2"});
   table.add("seeds", &state->compare.seeds, {.help = "Runs of each, from --seed on", .min = 1, .max = 1000});
-  table.add("jobs", &state->compare.jobs, {.help = "Runs side by side; 0: as many as cores", .min = 0, .max = 1024});
+  table.add("jobs", &state->compare.jobs,
+            {.help = "Runs side by side; 0: as many as cores, one on a GPU", .min = 0, .max = 1024});
+  table.add("minutes", &state->compare.minutes,
+            {.help = "Save and stop after so many minutes, the same command goes on; 0: never", .min = 0});
   bind_options(*command, table);
   bind_config(*command, state->config);
   command->add_option("--folder", state->folder, "Where the runs are kept; runs/compare-TASK if not given")

@@ -17,6 +17,8 @@ struct DataConfig {
   int64_t data_seed = 1;
   int64_t min_length = 16, max_depth = 4, max_args = 5;
   std::string label_column = "label", text_column = "text";
+  std::string tokens = "bytes";
+  int64_t words = 20000;
 };
 
 void declare(OptionTable& table, DataConfig& config);

@@ -43,6 +43,7 @@ struct TaskData {
   int64_t vocabulary = 0;
   int64_t length = 0;               // no row is longer
   std::vector<std::string> labels;  // names of the classes
+  std::vector<std::string> words;   // the vocabulary, where tokens are words (data/words.h)
   Dataset train, valid, test;
 
   const Dataset& split(const std::string& name) const {

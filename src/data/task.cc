@@ -1,8 +1,10 @@
 #include "data/task.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "data/listops.h"
+#include "data/words.h"
 #include "util/error.h"
 #include "util/random.h"
 
@@ -45,6 +47,10 @@ void declare(OptionTable& table, DataConfig& c) {
   table.add("label_column", &c.label_column,
             {.help = "Column of the label: a name, or a number from 1", .task = "table"});
   table.add("text_column", &c.text_column, {.help = "Column of the text: a name, or a number from 1", .task = "table"});
+  table.add("tokens", &c.tokens, {.help = "What texts are read as (imdb, table)", .choices = {"bytes", "words"}});
+  table.add(
+      "words", &c.words,
+      {.help = "Vocabulary: the commonest words of the training rows, with --tokens words", .min = 1, .max = 60000});
 }
 
 const std::vector<Task>& tasks() {
@@ -117,19 +123,30 @@ void keep_rows(Dataset& data, int64_t rows) {
 
 }  // namespace
 
-TaskData load_task(const DataConfig& given) {
+TaskData load_task(const DataConfig& given, const std::vector<std::string>& words) {
   const Task& task = find_task(given.task);
   DataConfig config = given;
   if (config.length == 0) config.length = task.length;
+  const bool as_words = config.tokens == "words";
+  if (as_words && given.task != "imdb" && given.task != "table")
+    throw usage_error("tokens: only the texts of imdb and table can be read as words, not {}", given.task);
+  const int64_t length = config.length;
+  if (as_words) config.length = std::numeric_limits<int32_t>::max();  // rows are cut as words, not as bytes
   TaskData data = task.load(config);
   data.task = task.name;
   data.goal = task.goal;
-  data.length = config.length;
+  data.length = length;
   if (data.valid.rows.empty() && data.valid.bad == 0) {
     const int64_t rows = data.train.size(),
                   share = static_cast<int64_t>(config.valid_share * static_cast<double>(rows));
     const int64_t wanted = config.valid_rows > 0 ? config.valid_rows : share;
     data.valid = take_rows(data.train, std::min(wanted, rows / 2), static_cast<uint64_t>(config.data_seed));
+  }
+  if (as_words) {
+    data.words = words.empty() ? common_words(data.train, config.words) : words;
+    const WordVocabulary vocabulary(data.words);
+    for (Dataset* split : {&data.train, &data.valid, &data.test}) *split = to_words(*split, vocabulary, length);
+    data.vocabulary = kUnknownWord + 1 + static_cast<int64_t>(data.words.size());
   }
   keep_rows(data.train, config.train_rows);
   keep_rows(data.valid, config.valid_rows);
@@ -155,7 +172,8 @@ std::vector<std::string> describe_problems(const TaskData& data) {
   return problems;
 }
 
-std::vector<Token> encode_input(const std::string& task, const std::string& input, int64_t length) {
+std::vector<Token> encode_input(const std::string& task, const std::string& input, int64_t length,
+                                const std::vector<std::string>& words) {
   std::vector<Token> tokens;
   if (task == "listops") {
     std::string unknown;
@@ -175,6 +193,9 @@ std::vector<Token> encode_input(const std::string& task, const std::string& inpu
       throw data_error("input: expected an image of 32 x 32 grey bytes, got {} bytes", input.size());
     }
     tokens = byte_tokens(input);
+  } else if (!words.empty()) {
+    tokens = WordVocabulary(words).encode(input);
+    if (static_cast<int64_t>(tokens.size()) > length) tokens.resize(static_cast<size_t>(length));
   } else {
     tokens = byte_tokens(std::string_view(input).substr(0, static_cast<size_t>(length)));
   }
@@ -182,7 +203,8 @@ std::vector<Token> encode_input(const std::string& task, const std::string& inpu
   return tokens;
 }
 
-std::vector<std::string> show_tokens(const std::string& task, std::span<const Token> tokens) {
+std::vector<std::string> show_tokens(const std::string& task, std::span<const Token> tokens,
+                                     const std::vector<std::string>& words) {
   std::vector<std::string> shown;
   for (const Token token : tokens) {
     const int byte = token - 1;
@@ -190,6 +212,8 @@ std::vector<std::string> show_tokens(const std::string& task, std::span<const To
       shown.emplace_back(listops_word(token));
     } else if (task == "cifar10") {
       shown.push_back(std::to_string(byte));
+    } else if (!words.empty()) {
+      shown.push_back(show_word(words, token));
     } else {
       shown.push_back(byte >= 0x20 && byte < 0x7f ? std::string(1, static_cast<char>(byte))
                       : byte == '\n'              ? "\n"

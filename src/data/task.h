@@ -24,18 +24,21 @@ const std::vector<Task>& tasks();
 const Task& find_task(const std::string& name);  // throws a usage error
 
 // Reads (or makes) the three splits, cuts a validation split from the training rows where there is none, keeps as many
-// rows as asked, and checks that something is left. Throws data and usage errors.
-TaskData load_task(const DataConfig& config);
+// rows as asked, and checks that something is left. Words are those of `words` if it is given (a model's own), and of
+// the training rows otherwise. Throws data and usage errors.
+TaskData load_task(const DataConfig& config, const std::vector<std::string>& words = {});
 
 // Rows that were left out, in words, one line per split; empty when there are none.
 std::vector<std::string> describe_problems(const TaskData& data);
 
-// What a user types or a file holds, as tokens: words of an expression, bytes of a text, pixels of an image. Longer
-// inputs are cut at `length`.
-std::vector<Token> encode_input(const std::string& task, const std::string& input, int64_t length);
+// What a user types or a file holds, as tokens: words of an expression, bytes of a text (or words, if a vocabulary is
+// given), pixels of an image. Longer inputs are cut at `length`.
+std::vector<Token> encode_input(const std::string& task, const std::string& input, int64_t length,
+                                const std::vector<std::string>& words = {});
 
 // Each token as people read it: a word, a character (\\xHH where it is none), the value of a pixel.
-std::vector<std::string> show_tokens(const std::string& task, std::span<const Token> tokens);
+std::vector<std::string> show_tokens(const std::string& task, std::span<const Token> tokens,
+                                     const std::vector<std::string>& words = {});
 
 // ---- for the tasks themselves
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "data/listops.h"
+#include "data/words.h"
 #include "strata/document.h"
 #include "util/error.h"
 
@@ -50,6 +51,19 @@ Tree text_tree(std::span<const Token> tokens) {
   return document.tree;
 }
 
+// One leaf a word. Bytes beyond ASCII become letters, and a line break a word that ends its paragraph.
+Tree word_tree(std::span<const Token> tokens, const std::vector<std::string>& words) {
+  std::string text;
+  for (const Token token : tokens) {
+    std::string word = token == kUnknownWord ? "x " : show_word(words, token);  // not "?", which ends a sentence
+    for (char& c : word) c = static_cast<uint8_t>(c) >= 0x80 ? 'x' : c;
+    text += word == kLineBreak ? "|\n\n" : word;
+  }
+  Document document;
+  check(document_from_text(text, TextLeaf::kWord, &document));
+  return document.tree;
+}
+
 }  // namespace
 
 const std::vector<std::string>& tree_kinds() {
@@ -63,7 +77,7 @@ Tree TreeMaker::make(std::span<const Token> tokens) const {
   if (kind_ == "brackets") {
     check(tree_from_brackets(bracket_words(tokens), &tree));
   } else if (kind_ == "text") {
-    tree = text_tree(tokens);
+    tree = words_.empty() ? text_tree(tokens) : word_tree(tokens, words_);
   } else if (kind_ == "quadtree") {
     const int64_t side = side_of(length);
     check(quadtree(side, side, &tree));

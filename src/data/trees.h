@@ -12,14 +12,16 @@
 
 namespace strata {
 
-// Kinds: "brackets" (the lists of an expression), "text" (paragraphs, sentences, words, bytes), "quadtree" (a square
-// image, whose tokens are then taken in the order of quadtree_order()), "balanced" and "star". Families of "brackets"
-// and "text" are split into families of at most `branching` children.
+// Kinds: "brackets" (the lists of an expression), "text" (paragraphs, sentences, words and, of bytes, those),
+// "quadtree" (a square image, whose tokens are then taken in the order of quadtree_order()), "balanced" and "star".
+// Families of "brackets" and "text" are split into families of at most `branching` children.
 const std::vector<std::string>& tree_kinds();
 
 class TreeMaker {
  public:
-  TreeMaker(std::string kind, int64_t branching) : kind_(std::move(kind)), branching_(branching) {}
+  // words: what the tokens of "text" stand for; bytes if there are none.
+  TreeMaker(std::string kind, int64_t branching, std::vector<std::string> words = {})
+      : kind_(std::move(kind)), branching_(branching), words_(std::move(words)) {}
 
   std::shared_ptr<const Tree> tree(std::span<const Token> tokens);
   // The place in the row of every token of the tree: {} when the tree keeps the order.
@@ -34,6 +36,7 @@ class TreeMaker {
 
   std::string kind_;
   int64_t branching_;
+  std::vector<std::string> words_;
   std::map<int64_t, std::shared_ptr<const Tree>> by_length_;  // of the kinds that depend on nothing else
 };
 

@@ -52,7 +52,8 @@ void AdamW::step(double learning_rate) {
   }
   for (auto& [key, group] : groups) {
     const auto [decay, steps] = key;
-    const double mean_correction = 1 - std::pow(kMeanDecay, steps), square_correction = 1 - std::pow(kSquareDecay, steps);
+    const double mean_correction = 1 - std::pow(kMeanDecay, steps),
+                 square_correction = 1 - std::pow(kSquareDecay, steps);
     if (decay != 0) at::_foreach_mul_(group.parameters, 1 - learning_rate * decay);
     at::_foreach_mul_(group.means, kMeanDecay);
     at::_foreach_add_(group.means, group.gradients, 1 - kMeanDecay);

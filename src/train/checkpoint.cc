@@ -58,12 +58,14 @@ Json ModelCard::to_json() const {
   OptionTable config_table, shape_table;
   declare(config_table, copy.config);
   declare(shape_table, copy.shape);
-  return {{"format", 1},
-          {"task", task},
-          {"tree", tree},
-          {"labels", labels},
-          {"config", config_table.record()},
-          {"shape", shape_table.record()}};
+  Json json = {{"format", 1},
+               {"task", task},
+               {"tree", tree},
+               {"labels", labels},
+               {"config", config_table.record()},
+               {"shape", shape_table.record()}};
+  if (!words.empty()) json["words"] = words;
+  return json;
 }
 
 ModelCard ModelCard::from_json(const Json& json, const std::string& where) {
@@ -81,6 +83,7 @@ ModelCard ModelCard::from_json(const Json& json, const std::string& where) {
     card.task = json.at("task");
     card.tree = json.at("tree");
     card.labels = json.at("labels").get<std::vector<std::string>>();
+    if (json.contains("words")) card.words = json.at("words").get<std::vector<std::string>>();
   } catch (const nlohmann::json::exception& error) {
     throw output_error("{}: its model header is damaged ({})", where, error.what());
   }

@@ -21,6 +21,7 @@ struct ModelCard {
   std::string task;
   std::string tree;                 // kind of tree its rows have
   std::vector<std::string> labels;  // of its classes
+  std::vector<std::string> words;   // its vocabulary, where tokens are words
 
   Json to_json() const;
   static ModelCard from_json(const Json& json, const std::string& where);

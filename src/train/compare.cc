@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <numbers>
@@ -92,10 +93,10 @@ bool predicts_bytes(const std::string& task) { return find_task(task).goal == Go
 std::string measure_of(const std::string& task) {
   return predicts_bytes(task) ? "test bits per byte" : "test accuracy, %";
 }
-double score_of(const Json& result) {
-  const Json& test = result.at("test");
-  if (predicts_bytes(result.at("task"))) return test.at("loss").get<double>() / std::numbers::ln2;
-  return 100 * test.at("accuracy").get<double>();
+double score_of(const Json& result, const char* split = "test") {
+  const Json& scores = result.at(split);
+  if (predicts_bytes(result.at("task"))) return scores.at("loss").get<double>() / std::numbers::ln2;
+  return 100 * scores.at("accuracy").get<double>();
 }
 
 std::string last_line(const fs::path& path) {
@@ -104,8 +105,13 @@ std::string last_line(const fs::path& path) {
   return text.substr(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1);
 }
 
-// Keeps `jobs` runs going until all are finished, one fails, or the user interrupts.
-void run_all(const std::vector<Run>& runs, int64_t jobs, const std::string& program, bool quiet) {
+// Keeps `jobs` runs going until all are finished, one fails, the minutes are over, or the user interrupts.
+void run_all(const std::vector<Run>& runs, int64_t jobs, const std::string& program, int64_t minutes, bool quiet) {
+  const auto start_time = std::chrono::steady_clock::now();
+  auto is_over = [&] {
+    return minutes > 0 && std::chrono::steady_clock::now() - start_time >= std::chrono::minutes(minutes);
+  };
+  auto stopping = [&] { return interrupted() || is_over(); };
   const std::string measure = measure_of(runs[0].config.data.task);
   std::vector<const Run*> waiting;
   for (const Run& run : runs) {
@@ -124,12 +130,12 @@ void run_all(const std::vector<Run>& runs, int64_t jobs, const std::string& prog
   std::string failure;
   int failure_code = 0;
   bool told = false;
-  while (!running.empty() || (!waiting.empty() && failure.empty() && !interrupted())) {
-    while (!waiting.empty() && failure.empty() && !interrupted() && static_cast<int64_t>(running.size()) < jobs) {
+  while (!running.empty() || (!waiting.empty() && failure.empty() && !stopping())) {
+    while (!waiting.empty() && failure.empty() && !stopping() && static_cast<int64_t>(running.size()) < jobs) {
       running[start(*waiting.back(), program)] = waiting.back();
       waiting.pop_back();
     }
-    if (interrupted() && !told) {
+    if (stopping() && !told) {
       for (const auto& [child, run] : running) kill(child, SIGTERM);
       told = true;
     }
@@ -143,7 +149,7 @@ void run_all(const std::vector<Run>& runs, int64_t jobs, const std::string& prog
         const Json result = Json::parse(read_file(run->folder.result()));
         progress.note(fmt::format("{}: {} {:.2f}, {} steps in {}", run->label, measure, score_of(result),
                                   result.at("steps").get<int64_t>(), duration(result.at("train_seconds"))));
-      } else if (!interrupted() && failure.empty()) {
+      } else if (!told && failure.empty()) {
         failure = fmt::format("{} failed: {} (see {})", run->label, last_line(run->folder.root / "log.txt"),
                               (run->folder.root / "log.txt").string());
         failure_code = code;
@@ -160,6 +166,10 @@ void run_all(const std::vector<Run>& runs, int64_t jobs, const std::string& prog
     throw Error(failure_code > 0 && failure_code < 5 ? static_cast<ExitCode>(failure_code) : ExitCode::kFailure,
                 failure);
   if (interrupted()) throw Error(ExitCode::kInterrupted, "interrupted; every run is saved, the same command goes on");
+  if (std::any_of(runs.begin(), runs.end(), [](const Run& run) { return !run.finished(); })) {
+    throw Error(ExitCode::kInterrupted,
+                fmt::format("{} minutes are over; every run is saved, the same command goes on", minutes));
+  }
 }
 
 }  // namespace
@@ -210,7 +220,8 @@ Json compare(const RunConfig& base, const CompareOptions& options, const fs::pat
 
   const auto cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
   const auto count = static_cast<int64_t>(variants.size()) * options.seeds;
-  const int64_t jobs = base.train.device == "cuda" ? 1 : options.jobs > 0 ? options.jobs : std::min(cores, count);
+  // Runs that share a GPU wait for each other: one at a time, unless the user knows better.
+  const int64_t jobs = options.jobs > 0 ? options.jobs : base.train.device == "cuda" ? 1 : std::min(cores, count);
   std::vector<Run> runs;
   for (int64_t seed = 0; seed < options.seeds; ++seed) {
     for (const Variant& variant : variants) {
@@ -225,7 +236,7 @@ Json compare(const RunConfig& base, const CompareOptions& options, const fs::pat
       runs.push_back(std::move(run));
     }
   }
-  run_all(runs, jobs, program, options.quiet);
+  run_all(runs, jobs, program, options.minutes, options.quiet);
 
   std::vector<AttentionSummary> summaries;
   for (size_t v = 0; v < variants.size(); ++v) {
@@ -235,6 +246,7 @@ Json compare(const RunConfig& base, const CompareOptions& options, const fs::pat
     for (size_t r = v; r < runs.size(); r += variants.size()) {
       const Json result = Json::parse(read_file(runs[r].folder.result()));
       summary.scores.push_back(score_of(result));
+      summary.valid.push_back(score_of(result, "valid"));
       summary.parameters = result.at("parameters");
       summary.score_ratio = result.at("score_ratio");
       times.push_back(result.at("step_milliseconds"));

@@ -32,6 +32,8 @@ Json summarize(const std::vector<AttentionSummary>& attentions, const std::strin
                                      {"scores", a.scores},
                                      {"mean", number(mean(a.scores))},
                                      {"standard_deviation", number(standard_deviation(a.scores))},
+                                     {"valid", a.valid},
+                                     {"valid_mean", number(mean(a.valid))},
                                      {"parameters", a.parameters},
                                      {"score_ratio", a.score_ratio},
                                      {"step_milliseconds", a.step_milliseconds},
@@ -53,13 +55,14 @@ Json summarize(const std::vector<AttentionSummary>& attentions, const std::strin
 }
 
 std::string to_markdown(const Json& results) {
-  std::string text = fmt::format("| attention | {} | parameters | score FLOPs | step time |\n|---|---|---|---|---|\n",
-                                 results.at("measure").get<std::string>());
+  std::string text =
+      fmt::format("| attention | {} | validation | parameters | score FLOPs | step time |\n|---|---|---|---|---|---|\n",
+                  results.at("measure").get<std::string>());
   for (const Json& a : results.at("attentions")) {
-    text += fmt::format("| {} | {} ± {} | {:.0f} | {:.4f}x | {}x |\n", a.at("name").get<std::string>(),
+    text += fmt::format("| {} | {} ± {} | {} | {:.0f} | {:.4f}x | {}x |\n", a.at("name").get<std::string>(),
                         or_dash(a.at("mean"), "{:.2f}"), or_dash(a.at("standard_deviation"), "{:.2f}"),
-                        a.at("parameters").get<double>(), a.at("score_ratio").get<double>(),
-                        or_dash(a.at("time_ratio"), "{:.2f}"));
+                        or_dash(a.at("valid_mean"), "{:.2f}"), a.at("parameters").get<double>(),
+                        a.at("score_ratio").get<double>(), or_dash(a.at("time_ratio"), "{:.2f}"));
   }
   text += "\n| pair | difference | 95% interval | t | p |\n|---|---|---|---|---|\n";
   for (const Json& pair : results.at("pairs")) {
@@ -72,13 +75,16 @@ std::string to_markdown(const Json& results) {
 }
 
 std::string to_csv(const Json& results) {
-  std::string text = "attention,seed,score,parameters,score_ratio,step_milliseconds\n";
+  std::string text = "attention,seed,score,valid_score,parameters,score_ratio,step_milliseconds\n";
   for (const Json& a : results.at("attentions")) {
     size_t seed = 0;
     for (const Json& score : a.at("scores")) {
-      text += fmt::format("{},{},{},{},{},{}\n", a.at("name").get<std::string>(), ++seed, score.get<double>(),
+      const Json& valid = a.at("valid");
+      text += fmt::format("{},{},{},{},{},{},{}\n", a.at("name").get<std::string>(), seed + 1, score.get<double>(),
+                          seed < valid.size() ? fmt::format("{}", valid[seed].get<double>()) : "",
                           a.at("parameters").get<double>(), a.at("score_ratio").get<double>(),
                           a.at("step_milliseconds").get<double>());
+      ++seed;
     }
   }
   return text;

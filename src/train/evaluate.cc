@@ -13,7 +13,7 @@ using torch::Tensor;
 
 std::shared_ptr<TreeMaker> tree_maker(const ModelCard& card) {
   if (!wants_trees(card.config, card.shape)) return nullptr;
-  return std::make_shared<TreeMaker>(card.tree, card.config.branching);
+  return std::make_shared<TreeMaker>(card.tree, card.config.branching, card.words);
 }
 
 namespace {

@@ -74,8 +74,9 @@ Json pictures_of(torch::nn::Module& module, const LayerInputs& inputs, int64_t l
 Json describe_row(const ModelCard& card, const LayerInputs& inputs, int64_t row, int64_t side) {
   const Batch& batch = inputs.batches[row];
   const std::vector<Token> tokens(batch.tokens.begin(), batch.tokens.end());  // in the order the layers see
-  Json example = {
-      {"row", row}, {"tokens", show_tokens(card.task, tokens)}, {"block", picture_block(batch.width, side)}};
+  Json example = {{"row", row},
+                  {"tokens", show_tokens(card.task, tokens, card.words)},
+                  {"block", picture_block(batch.width, side)}};
   if (!card.shape.next_token) example["label"] = card.labels[batch.targets[0]];
   if (!inputs.trees.empty())
     example["tree"] = {{"child_begin", inputs.trees[row]->child_begin()}, {"children", inputs.trees[row]->children()}};
@@ -93,7 +94,7 @@ Json inspect_model(const InspectRequest& request) {
     if (!item.value().isfinite().all().item<bool>())
       problems.push_back(fmt::format("the weights {} are not finite", item.key()));
   }
-  const TaskData data = load_task(data_of_model(request.model, request.data, card));
+  const TaskData data = load_task(data_of_model(request.model, request.data, card), card.words);
   const Dataset& split = data.split(request.split);
   const int64_t samples = std::min(request.samples, split.size()), layers = card.config.layers;
   if (samples == 0) throw data_error("the {} split has no rows", request.split);

@@ -13,6 +13,7 @@ ModelCard make_card(const RunConfig& config, const TaskData& data) {
   card.config = config.model;
   card.task = data.task;
   card.labels = data.labels;
+  card.words = data.words;
   card.tree = config.model.tree == "task" ? find_task(data.task).tree : config.model.tree;
   const bool bytes = data.task != "listops";
   if ((card.tree == "text" && !bytes) || (card.tree == "brackets" && bytes) ||
@@ -23,7 +24,7 @@ ModelCard make_card(const RunConfig& config, const TaskData& data) {
   card.shape.next_token = data.goal == Goal::kNextToken;
   card.shape.outputs = card.shape.next_token ? data.vocabulary : static_cast<int64_t>(data.labels.size());
   card.shape.length = data.length;
-  const TreeMaker trees(card.tree, config.model.branching);
+  const TreeMaker trees(card.tree, config.model.branching, card.words);
   card.shape.tables = trees.position_tables();
   card.shape.places = trees.position_places();
   return card;

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "data/task.h"
+#include "data/words.h"
 #include "train/evaluate.h"
 #include "train/progress.h"
 #include "train/trainer.h"
@@ -23,12 +24,13 @@ DataConfig data_of_model(const std::string& model, const Json& changes, const Mo
   if (config.task != card.task) {
     throw usage_error("--task: {} is a model of {}, and the task is {}", model, card.task, config.task);
   }
+  config.tokens = card.words.empty() ? "bytes" : "words";
   return config;
 }
 
 Json evaluate_model(const EvaluateRequest& request) {
   LoadedModel loaded = load_model(request.model);
-  const TaskData data = load_task(data_of_model(request.model, request.data, loaded.card));
+  const TaskData data = load_task(data_of_model(request.model, request.data, loaded.card), loaded.card.words);
   if (data.labels != loaded.card.labels) {
     throw data_error("the data has other labels than the model: {} against {}", fmt::join(data.labels, ", "),
                      fmt::join(loaded.card.labels, ", "));
@@ -85,10 +87,11 @@ Json Predictor::operator()(const std::string& input) const {
   LoadedModel& loaded = state_->loaded;
   const ModelCard& card = loaded.card;
   Dataset data;
-  data.tokens = encode_input(card.task, input, card.shape.length);
+  data.tokens = encode_input(card.task, input, card.shape.length, card.words);
   const auto read = static_cast<int64_t>(data.tokens.size());
   Json line = {{"input", shown_input(input)}, {"tokens", read}};
-  if (card.task != "listops" && static_cast<int64_t>(input.size()) > read) line["cut_at"] = read;
+  const auto whole = static_cast<int64_t>(card.words.empty() ? input.size() : split_words(input).size());
+  if (card.task != "listops" && whole > read) line["cut_at"] = read;
   if (card.shape.next_token) data.tokens.push_back(kPad);  // a place for the target that a window has
   data.rows.push_back({0, static_cast<int32_t>(data.tokens.size()), 0});
   LoaderOptions options;

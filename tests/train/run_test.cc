@@ -180,15 +180,16 @@ TEST(Compare, VariantsTakeOptionsOfTheirOwn) {
 }
 
 TEST(Compare, SummaryTablesAndVerdictsAgree) {
-  const Json results = summarize({{"flat", kScipy[0].a, 100, 1.0, 10.0}, {"hkt", kScipy[0].b, 110, 1.3125, 12.0}},
-                                 "test accuracy, %", false);
+  const Json results =
+      summarize({{"flat", kScipy[0].a, 100, 1.0, 10.0}, {"hkt", kScipy[0].b, 110, 1.3125, 12.0, {50, 51, 52}}},
+                "test accuracy, %", false);
   EXPECT_DOUBLE_EQ(results["attentions"][1]["time_ratio"], 1.2);
   EXPECT_NEAR(results["pairs"][0]["p"].get<double>(), kScipy[0].p, 1e-12);
   const std::string table = to_markdown(results);
-  EXPECT_NE(table.find("| hkt | 46.73 ± 0.90 | 110 | 1.3125x | 1.20x |"), std::string::npos) << table;
+  EXPECT_NE(table.find("| hkt | 46.73 ± 0.90 | 51.00 | 110 | 1.3125x | 1.20x |"), std::string::npos) << table;
   EXPECT_NE(table.find("| hkt - flat | +9.30 | +4.64 .. +13.96 | 8.59 | 0.0133 |"), std::string::npos) << table;
   EXPECT_EQ(verdicts(results).at(0), "hkt beats flat by 9.30 (p = 0.0133, 95% interval +4.64 .. +13.96)");
-  EXPECT_NE(to_csv(results).find("hkt,3,45.7,110,1.3125,12"), std::string::npos) << to_csv(results);
+  EXPECT_NE(to_csv(results).find("hkt,3,45.7,52,110,1.3125,12"), std::string::npos) << to_csv(results);
 }
 
 TEST(Compare, VerdictsOfDoubtAndOfSingleSeeds) {

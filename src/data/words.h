@@ -1,0 +1,37 @@
+// Texts as words in place of bytes: a vocabulary of the commonest words of the training rows.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace strata {
+
+inline constexpr Token kUnknownWord = 1;  // word w of the vocabulary is token 2 + w
+inline constexpr const char* kLineBreak = "\n";
+
+// Letters, digits, apostrophes and bytes beyond ASCII make words, in lower case; every other character that is no white
+// space is a word of its own; line breaks, and <br /> as web pages write them, are one word each.
+std::vector<std::string> split_words(std::string_view text);
+
+class WordVocabulary {
+ public:
+  explicit WordVocabulary(const std::vector<std::string>& words);
+  std::vector<Token> encode(std::string_view text) const;
+
+ private:
+  std::unordered_map<std::string, Token> tokens_;
+};
+
+// The commonest words of rows of bytes, commonest first; among equals, in the order of their letters.
+std::vector<std::string> common_words(const Dataset& bytes, int64_t most);
+// Rows of bytes as rows of words, cut at `length`; rows without any word become one unknown word.
+Dataset to_words(const Dataset& bytes, const WordVocabulary& vocabulary, int64_t length);
+
+// How people read a token: the word and a space.
+std::string show_word(const std::vector<std::string>& words, Token token);
+
+}  // namespace strata
