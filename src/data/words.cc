@@ -61,8 +61,9 @@ std::vector<std::string> common_words(const Dataset& bytes, int64_t most) {
     for (std::string& word : split_words(text_of(bytes.row(row)))) ++counts[std::move(word)];
   }
   std::vector<std::pair<std::string, int64_t>> sorted(counts.begin(), counts.end());
-  std::sort(sorted.begin(), sorted.end(),
-            [](const auto& a, const auto& b) { return a.second != b.second ? a.second > b.second : a.first < b.first; });
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return a.second != b.second ? a.second > b.second : a.first < b.first;
+  });
   std::vector<std::string> words;
   for (const auto& [word, count] : sorted) {
     if (static_cast<int64_t>(words.size()) == most) break;

@@ -106,10 +106,11 @@ std::string last_line(const fs::path& path) {
 }
 
 // Keeps `jobs` runs going until all are finished, one fails, the minutes are over, or the user interrupts.
-void run_all(const std::vector<Run>& runs, int64_t jobs, const std::string& program, int64_t minutes, bool quiet) {
+void run_all(const std::vector<Run>& runs, int64_t jobs, const std::string& program, double minutes, bool quiet) {
   const auto start_time = std::chrono::steady_clock::now();
   auto is_over = [&] {
-    return minutes > 0 && std::chrono::steady_clock::now() - start_time >= std::chrono::minutes(minutes);
+    return minutes > 0 &&
+           std::chrono::steady_clock::now() - start_time >= std::chrono::duration<double, std::ratio<60>>(minutes);
   };
   auto stopping = [&] { return interrupted() || is_over(); };
   const std::string measure = measure_of(runs[0].config.data.task);
@@ -168,7 +169,7 @@ void run_all(const std::vector<Run>& runs, int64_t jobs, const std::string& prog
   if (interrupted()) throw Error(ExitCode::kInterrupted, "interrupted; every run is saved, the same command goes on");
   if (std::any_of(runs.begin(), runs.end(), [](const Run& run) { return !run.finished(); })) {
     throw Error(ExitCode::kInterrupted,
-                fmt::format("{} minutes are over; every run is saved, the same command goes on", minutes));
+                fmt::format("{:g} minutes are over; every run is saved, the same command goes on", minutes));
   }
 }
 

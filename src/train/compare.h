@@ -19,7 +19,7 @@ std::vector<Variant> parse_variants(const std::vector<std::string>& names, const
 struct CompareOptions {
   std::vector<std::string> attentions = {"flat", "hkt", "hsa"};
   int64_t seeds = 3, jobs = 0;
-  int64_t minutes = 0;  // after which runs are saved and stopped; 0: never
+  double minutes = 0;  // after which runs are saved and stopped; 0: never
   bool quiet = false;
 };
 

@@ -1,6 +1,8 @@
 #include "train/evaluate.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 
 #include "torch/compat.h"
 #include "torch/hsa_op.h"
@@ -27,13 +29,31 @@ Tensor to_device(const std::vector<int64_t>& numbers, torch::Device device) {
   return host.to(device, /*non_blocking=*/gpu);
 }
 
+// The tree as the operators read it. Trees that many rows share (balanced ones, quadtrees) are encoded once, and so
+// keep their plans on a GPU.
+Tensor encoded(const std::shared_ptr<const Tree>& tree) {
+  if (tree.use_count() == 1) return encode_tree(*tree);
+  constexpr size_t kKept = 4096;
+  static std::map<const Tree*, std::pair<std::weak_ptr<const Tree>, Tensor>> known;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  auto& [owner, tensor] = known[tree.get()];
+  if (owner.lock() != tree) {  // new, or another tree was there before
+    owner = tree;
+    tensor = encode_tree(*tree);
+  }
+  const Tensor result = tensor;
+  if (known.size() > kKept) known.clear();
+  return result;
+}
+
 }  // namespace
 
 ModelInput to_input(const Batch& batch, torch::Device device) {
   ModelInput input;
   input.tokens = to_device(batch.tokens, device).view({batch.rows, batch.width});
   input.lengths = to_device(batch.lengths, device);
-  for (const auto& tree : batch.trees) input.trees.push_back(encode_tree(*tree));
+  for (const auto& tree : batch.trees) input.trees.push_back(encoded(tree));
   return input;
 }
 

@@ -13,7 +13,8 @@ namespace {
 using Words = std::vector<std::string>;
 
 TEST(Words, SplitsAsPeopleRead) {
-  EXPECT_EQ(split_words("Don't stop: it's 9.5/10!"), (Words{"don't", "stop", ":", "it's", "9", ".", "5", "/", "10", "!"}));
+  EXPECT_EQ(split_words("Don't stop: it's 9.5/10!"),
+            (Words{"don't", "stop", ":", "it's", "9", ".", "5", "/", "10", "!"}));
   EXPECT_EQ(split_words("One.<br /><br />Two\nthree"), (Words{"one", ".", "\n", "\n", "two", "\n", "three"}));
   EXPECT_EQ(split_words("caf\xc3\xa9 <br"), (Words{"caf\xc3\xa9", "<", "br"}));
   EXPECT_EQ(split_words(" \t\x01\x7f "), Words{});
