@@ -8,7 +8,7 @@ packages=(
   libtorch-dev python3-torch libopenblas0-openmp
   nlohmann-json3-dev libcli11-dev libfmt-dev libtomlplusplus-dev libboost-math-dev libeigen3-dev
   libjs-chart.js
-  zlib1g-dev libarchive-dev libcurl4-openssl-dev libssl-dev
+  libicu-dev zlib1g-dev libarchive-dev libcurl4-openssl-dev libssl-dev
   python3 python3-numpy python3-pytest
   clang libclang-rt-14-dev  # libFuzzer
 )

@@ -1,0 +1,244 @@
+#include "tokenizer/byte_bpe.h"
+
+#include <unicode/uchar.h>
+
+#include <algorithm>
+#include <queue>
+
+#include "tokenizer/bert_words.h"
+#include "util/error.h"
+
+namespace strata {
+namespace {
+
+enum class Kind { kLetter, kNumber, kWhite, kOther };
+
+Kind kind_of(int32_t c) {
+  if (c < 0x80) {
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) return Kind::kLetter;
+    if (c >= '0' && c <= '9') return Kind::kNumber;
+    return c == ' ' || (c >= '\t' && c <= '\r') ? Kind::kWhite : Kind::kOther;
+  }
+  if (u_isUWhiteSpace(c)) return Kind::kWhite;
+  const uint32_t category = U_MASK(u_charType(c));
+  return (category & U_GC_L_MASK) != 0 ? Kind::kLetter : (category & U_GC_N_MASK) != 0 ? Kind::kNumber : Kind::kOther;
+}
+
+Kind kind_at(std::string_view text, int64_t& at) {
+  const auto byte = static_cast<uint8_t>(text[at]);
+  if (byte >= 0x80) return kind_of(next_code_point(text, at));
+  ++at;
+  return kind_of(byte);
+}
+
+// The letter that stands for each byte: itself where it can be printed, one from U+0100 on otherwise.
+const std::vector<std::string>& byte_letters() {
+  static const std::vector<std::string> letters = [] {
+    std::vector<std::string> result(256);
+    int next = 256;
+    for (int byte = 0; byte < 256; ++byte) {
+      const bool shown = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+      const int c = shown ? byte : next++;
+      if (c < 0x80) {
+        result[byte] = static_cast<char>(c);
+      } else {
+        result[byte] = {static_cast<char>(0xC0 | c >> 6), static_cast<char>(0x80 | (c & 0x3F))};
+      }
+    }
+    return result;
+  }();
+  return letters;
+}
+
+// The bytes that a token stands for; letters of another alphabet stay as they are.
+std::string bytes_of(const std::string& token) {
+  static const std::unordered_map<std::string, char> known = [] {
+    std::unordered_map<std::string, char> result;
+    for (int byte = 0; byte < 256; ++byte) result[byte_letters()[byte]] = static_cast<char>(byte);
+    return result;
+  }();
+  std::string bytes;
+  for (int64_t at = 0; at < static_cast<int64_t>(token.size());) {
+    const int64_t begin = at;
+    next_code_point(token, at);
+    const std::string letter = token.substr(begin, at - begin);
+    const auto found = known.find(letter);
+    bytes += found == known.end() ? letter : std::string(1, found->second);
+  }
+  return bytes;
+}
+
+// A token that is part of a character has the place of all of it.
+TextRange whole_characters(std::string_view text, TextRange range) {
+  auto inside = [&](int64_t at) {
+    return at > 0 && at < static_cast<int64_t>(text.size()) && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80;
+  };
+  while (inside(range.begin)) --range.begin;
+  while (inside(range.end)) ++range.end;
+  return range;
+}
+
+uint64_t pair_key(int32_t left, int32_t right) {
+  return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+}
+
+}  // namespace
+
+int64_t word_end(std::string_view text, int64_t at) {
+  const auto size = static_cast<int64_t>(text.size());
+  if (text[at] == '\'') {
+    for (const std::string_view ending : {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"}) {
+      if (text.substr(at, ending.size()) == ending) return at + static_cast<int64_t>(ending.size());
+    }
+  }
+  int64_t next = at;
+  Kind kind = kind_at(text, next);
+  if (text[at] == ' ' && next < size) {  // a space goes with what follows it, unless that is white as well
+    int64_t behind = next;
+    const Kind following = kind_at(text, behind);
+    if (following != Kind::kWhite) {
+      kind = following;
+      next = behind;
+    }
+  }
+  int64_t last = at;  // where the last character of the run so far starts
+  for (int64_t begin = next; next < size; begin = next) {
+    int64_t behind = begin;
+    if (kind_at(text, behind) != kind) {
+      // White space before a word leaves it its last character.
+      return kind == Kind::kWhite && last > at ? last : begin;
+    }
+    last = begin;
+    next = behind;
+  }
+  return size;
+}
+
+ByteBpe::ByteBpe(std::vector<std::string> vocabulary, const std::vector<std::pair<std::string, std::string>>& merges,
+                 Options options)
+    : options_(options) {
+  std::unordered_map<std::string_view, int32_t> ids;
+  for (size_t id = 0; id < vocabulary.size(); ++id) ids.emplace(vocabulary[id], static_cast<int32_t>(id));
+  auto id_of = [&](const std::string& token, const char* what) {
+    const auto found = ids.find(token);
+    if (found == ids.end())
+      throw data_error("tokenizer: {} \"{}\" is not in the vocabulary of {} tokens", what, token, vocabulary.size());
+    return found->second;
+  };
+  for (int byte = 0; byte < 256; ++byte) letters_[byte] = id_of(byte_letters()[byte], "the letter of a byte,");
+  merges_.reserve(merges.size());
+  for (size_t rank = 0; rank < merges.size(); ++rank) {
+    const auto& [left, right] = merges[rank];
+    const int32_t first = id_of(left, "part of a merge,"), second = id_of(right, "part of a merge,");
+    merges_.emplace(pair_key(first, second),
+                    Merge{static_cast<int32_t>(rank), id_of(left + right, "the result of a merge,")});
+  }
+  for (const std::string& token : vocabulary) bytes_.push_back(bytes_of(token));
+}
+
+const ByteBpe::Merge* ByteBpe::find(int32_t left, int32_t right) const {
+  const auto found = merges_.find(pair_key(left, right));
+  return found == merges_.end() ? nullptr : &found->second;
+}
+
+// Always the pair of the lowest rank, the leftmost of several.
+void ByteBpe::merge_all(std::vector<int32_t>& symbols) const {
+  constexpr size_t kShort = 24;
+  if (symbols.size() <= kShort) {  // looking through all pairs every time is faster than keeping them in order
+    while (symbols.size() > 1) {
+      const Merge* best = nullptr;
+      size_t where = 0;
+      for (size_t i = 0; i + 1 < symbols.size(); ++i) {
+        const Merge* merge = find(symbols[i], symbols[i + 1]);
+        if (merge != nullptr && (best == nullptr || merge->rank < best->rank)) best = merge, where = i;
+      }
+      if (best == nullptr) return;
+      symbols[where] = best->id;
+      symbols.erase(symbols.begin() + static_cast<int64_t>(where) + 1);
+    }
+    return;
+  }
+  const auto count = static_cast<int32_t>(symbols.size());
+  std::vector<int32_t> previous(count), next(count);
+  struct Candidate {
+    int32_t rank, left, left_symbol, right_symbol, id;
+    bool operator>(const Candidate& other) const {
+      return rank != other.rank ? rank > other.rank : left > other.left;
+    }
+  };
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
+  auto offer = [&](int32_t left) {
+    if (left < 0 || next[left] >= count) return;
+    const Merge* merge = find(symbols[left], symbols[next[left]]);
+    if (merge != nullptr) queue.push({merge->rank, left, symbols[left], symbols[next[left]], merge->id});
+  };
+  for (int32_t i = 0; i < count; ++i) previous[i] = i - 1, next[i] = i + 1;
+  for (int32_t i = 0; i + 1 < count; ++i) offer(i);
+  constexpr int32_t kGone = -1;
+  while (!queue.empty()) {
+    const Candidate c = queue.top();
+    queue.pop();
+    const int32_t right = symbols[c.left] == c.left_symbol ? next[c.left] : count;
+    if (right >= count || symbols[right] != c.right_symbol) continue;  // one of them was merged with another
+    symbols[c.left] = c.id;
+    symbols[right] = kGone;
+    next[c.left] = next[right];
+    if (next[right] < count) previous[next[right]] = c.left;
+    offer(previous[c.left]);
+    offer(c.left);
+  }
+  std::erase(symbols, kGone);
+}
+
+void ByteBpe::add_word(std::string_view text, std::string_view word, int64_t begin, bool borrowed_space,
+                       Encoding& to) const {
+  std::vector<int32_t> symbols;
+  symbols.reserve(word.size());
+  for (const char c : word) symbols.push_back(letters_[static_cast<uint8_t>(c)]);
+  merge_all(symbols);
+  int64_t at = begin;  // in the text; the borrowed space has no place there
+  bool skip = borrowed_space;
+  for (const int32_t id : symbols) {
+    const std::string& bytes = bytes_[id];
+    const int64_t end = at + static_cast<int64_t>(bytes.size()) - (skip ? 1 : 0);
+    TextRange place = whole_characters(text, {at, end});
+    if (options_.trim_places) {
+      auto spaces = static_cast<int64_t>(std::min(bytes.find_first_not_of(' '), bytes.size()));
+      const auto behind = static_cast<int64_t>(bytes.size() - 1 - bytes.find_last_not_of(' '));  // all of them: size
+      if (options_.space_in_front && to.ids.empty()) spaces = std::max<int64_t>(0, spaces - 1);
+      place.begin = std::min(place.begin + spaces, place.end);
+      place.end = std::max(place.end - behind, place.begin);
+    }
+    to.ids.push_back(id);
+    to.places.push_back(place);
+    at = end;
+    skip = false;
+  }
+}
+
+void ByteBpe::encode(std::string_view text, TextRange range, Encoding& to) const {
+  if (range.begin >= range.end) return;
+  const std::string_view piece = text.substr(0, range.end);
+  int64_t at = range.begin;
+  if (options_.space_in_front && piece[at] != ' ') {
+    const std::string spaced = " " + std::string(piece.substr(at));
+    const int64_t end = word_end(spaced, 0);
+    add_word(piece, std::string_view(spaced).substr(0, end), at, true, to);
+    at += end - 1;
+  }
+  while (at < range.end) {
+    const int64_t end = word_end(piece, at);
+    add_word(piece, piece.substr(at, end - at), at, false, to);
+    at = end;
+  }
+}
+
+std::string ByteBpe::decode(const std::vector<int32_t>& ids) const {
+  std::string text;
+  for (const int32_t id : ids) {
+    if (id >= 0 && id < size()) text += bytes_[id];
+  }
+  return text;
+}
+
+}  // namespace strata

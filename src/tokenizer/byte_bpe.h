@@ -1,0 +1,47 @@
+#pragma once
+
+#include <array>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tokenizer/tokenizer.h"
+
+namespace strata {
+
+// Byte-level byte-pair encoding: the text is cut into words by GPT-2's pattern, and of the bytes of a word the pair that
+// was merged first in training is merged, again and again.
+class ByteBpe : public TokenModel {
+ public:
+  struct Options {
+    bool space_in_front = false;  // a text that does not start with a space is read as if it did
+    bool trim_places = false;     // the space in front of a word does not belong to its place
+  };
+  // vocabulary[id] is the token and merges the pairs in order, both in the alphabet in which every byte is a letter
+  // (a space is "Ġ"). Throws Error (kData) where they do not fit together.
+  ByteBpe(std::vector<std::string> vocabulary, const std::vector<std::pair<std::string, std::string>>& merges,
+          Options options);
+
+  void encode(std::string_view text, TextRange range, Encoding& to) const override;
+  std::string decode(const std::vector<int32_t>& ids) const override;
+  int64_t size() const override { return static_cast<int64_t>(bytes_.size()); }
+
+ private:
+  struct Merge {
+    int32_t rank = 0, id = 0;
+  };
+  void add_word(std::string_view text, std::string_view word, int64_t begin, bool borrowed_space, Encoding& to) const;
+  void merge_all(std::vector<int32_t>& symbols) const;
+  const Merge* find(int32_t left, int32_t right) const;
+
+  Options options_;
+  std::vector<std::string> bytes_;  // of each token
+  std::array<int32_t, 256> letters_{};
+  std::unordered_map<uint64_t, Merge> merges_;
+};
+
+// The end of the word that starts at `at`, after GPT-2's pattern:
+//   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+int64_t word_end(std::string_view text, int64_t at);
+
+}  // namespace strata

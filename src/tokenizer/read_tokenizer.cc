@@ -1,0 +1,268 @@
+// Tokenizers from Hugging Face folders.
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tokenizer/byte_bpe.h"
+#include "tokenizer/wordpiece.h"
+#include "util/error.h"
+#include "util/file.h"
+
+namespace strata {
+
+using Json = nlohmann::json;
+
+struct TokenizerReader {
+  std::string where;  // for messages
+  Tokenizer tokenizer;
+
+  [[noreturn]] void fail(const std::string& reason) const { throw data_error("{}: {}", where, reason); }
+
+  Json parse_text(const std::string& text, const std::string& name) {
+    where = name;
+    Json json = Json::parse(text, nullptr, false);
+    if (!json.is_object()) fail("expected a JSON object, and it is none");
+    return json;
+  }
+  Json parse(const std::filesystem::path& path) { return parse_text(read_file(path), path.string()); }
+  const Json& object(const Json& json, const char* key) const {
+    if (!json.contains(key) || !json[key].is_object()) fail(fmt::format("expected an object \"{}\"", key));
+    return json[key];
+  }
+  // A part of the tokenizer that may be missing or null.
+  static Json part(const Json& json, const char* key) {
+    return json.contains(key) && json[key].is_object() ? json[key] : Json::object();
+  }
+  static bool flag(const Json& json, const char* key, bool otherwise) {
+    return json.contains(key) && json[key].is_boolean() ? json[key].get<bool>() : otherwise;
+  }
+  static std::string word(const Json& json, const char* key, const std::string& otherwise) {
+    return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : otherwise;
+  }
+  static std::string type_of(const Json& json) { return word(json, "type", ""); }
+
+  // Tokens by id, from an object of ids by token.
+  std::vector<std::string> vocabulary(const Json& json) const {
+    if (!json.is_object() || json.empty()) fail("expected a vocabulary of tokens with their ids");
+    constexpr size_t kSpare = 100000;  // ids that no token has
+    std::vector<std::string> tokens;
+    for (const auto& [token, id] : json.items()) {
+      if (!id.is_number_unsigned() || id.get<uint64_t>() >= json.size() + kSpare)
+        fail(fmt::format("the token \"{}\" has the id {}, expected a number below {}", token, id.dump(),
+                         json.size() + kSpare));
+      const auto at = id.get<size_t>();
+      if (at >= tokens.size()) tokens.resize(at + 1);
+      if (!tokens[at].empty()) fail(fmt::format("the tokens \"{}\" and \"{}\" have the same id {}", tokens[at], token, at));
+      tokens[at] = token;
+    }
+    return tokens;
+  }
+
+  int32_t id_of(const std::vector<std::string>& tokens, const std::string& token) const {
+    const auto found = std::find(tokens.begin(), tokens.end(), token);
+    if (found == tokens.end()) fail(fmt::format("the special token {} is not in the vocabulary", token));
+    return static_cast<int32_t>(found - tokens.begin());
+  }
+
+  void set_model(std::unique_ptr<TokenModel> model) {
+    tokenizer.size_ = std::max(tokenizer.size_, model->size());
+    tokenizer.model_ = std::move(model);
+  }
+  void add_special(SpecialToken token) {
+    if (token.text.empty()) return;
+    tokenizer.size_ = std::max<int64_t>(tokenizer.size_, token.id + 1);
+    tokenizer.special_.push_back(std::move(token));
+  }
+
+  // ---- tokenizer.json
+
+  void read_json(const Json& json) {
+    const Json& model = object(json, "model");
+    const Json normalizer = part(json, "normalizer"), splitter = part(json, "pre_tokenizer"),
+               ending = part(json, "post_processor");
+    std::string type = type_of(model);
+    if (type.empty()) type = model.contains("merges") ? "BPE" : "WordPiece";
+    if (type == "WordPiece") {
+      read_wordpiece(model, normalizer, splitter);
+    } else if (type == "BPE") {
+      read_bpe(model, normalizer, splitter, ending);
+    } else {
+      fail(fmt::format("expected a WordPiece or byte-level BPE tokenizer, got {}", type));
+    }
+    if (json.contains("added_tokens") && json["added_tokens"].is_array()) {
+      for (const Json& token : json["added_tokens"]) {
+        constexpr uint64_t kLargest = 1 << 24;
+        if (!token.is_object() || !token.contains("id") || !token["id"].is_number_unsigned() ||
+            token["id"].get<uint64_t>() > kLargest || word(token, "content", "").empty())
+          fail("expected added_tokens with an id and a content");
+        add_special({word(token, "content", ""), token["id"].get<int32_t>(), flag(token, "lstrip", false),
+                     flag(token, "rstrip", false)});
+      }
+    }
+    read_ending(ending);
+  }
+
+  void read_wordpiece(const Json& model, const Json& normalizer, const Json& splitter) {
+    if (const std::string type = type_of(normalizer); !type.empty() && type != "BertNormalizer")
+      fail(fmt::format("expected the normalizer BertNormalizer, got {}", type));
+    if (const std::string type = type_of(splitter); !type.empty() && type != "BertPreTokenizer")
+      fail(fmt::format("expected the pre_tokenizer BertPreTokenizer, got {}", type));
+    WordPiece::Options options;
+    options.text.clean_text = flag(normalizer, "clean_text", true);
+    options.text.chinese_characters = flag(normalizer, "handle_chinese_chars", true);
+    options.text.lower_case = flag(normalizer, "lowercase", true);
+    options.text.strip_accents = flag(normalizer, "strip_accents", options.text.lower_case);
+    options.unknown = word(model, "unk_token", options.unknown);
+    options.continuation = word(model, "continuing_subword_prefix", options.continuation);
+    if (model.contains("max_input_chars_per_word") && model["max_input_chars_per_word"].is_number_unsigned())
+      options.longest_word = model["max_input_chars_per_word"].get<int64_t>();
+    set_model(std::make_unique<WordPiece>(vocabulary(object(model, "vocab")), options));
+  }
+
+  void read_bpe(const Json& model, const Json& normalizer, const Json& splitter, const Json& ending) {
+    if (!type_of(normalizer).empty())
+      fail(fmt::format("expected byte-level BPE without a normalizer, got {}", type_of(normalizer)));
+    if (type_of(splitter) != "ByteLevel")
+      fail(fmt::format("expected the pre_tokenizer ByteLevel, got {}", type_of(splitter)));
+    ByteBpe::Options options;
+    options.space_in_front = flag(splitter, "add_prefix_space", false);
+    options.trim_places = flag(ending, "trim_offsets", false);
+    std::vector<std::pair<std::string, std::string>> merges;
+    if (!model.contains("merges") || !model["merges"].is_array()) fail("expected a list of merges");
+    for (const Json& merge : model["merges"]) {
+      if (merge.is_string()) {
+        merges.push_back(split_merge(merge.get<std::string>()));
+      } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+        merges.emplace_back(merge[0], merge[1]);
+      } else {
+        fail(fmt::format("expected merges of two tokens, got {}", merge.dump()));
+      }
+    }
+    set_model(std::make_unique<ByteBpe>(vocabulary(object(model, "vocab")), merges, options));
+  }
+
+  std::pair<std::string, std::string> split_merge(const std::string& line) const {
+    const size_t space = line.find(' ');
+    if (space == 0 || space == std::string::npos || space + 1 == line.size() ||
+        line.find(' ', space + 1) != std::string::npos)
+      fail(fmt::format("expected two tokens in a merge, got \"{}\"", line));
+    return {line.substr(0, space), line.substr(space + 1)};
+  }
+
+  // What stands around a sequence.
+  void read_ending(const Json& ending) {
+    const std::string type = type_of(ending);
+    auto pair = [&](const char* key) {
+      if (!ending.contains(key) || !ending[key].is_array() || ending[key].size() != 2 ||
+          !ending[key][1].is_number_unsigned())
+        fail(fmt::format("expected {} to have a token and its id", key));
+      return ending[key][1].get<int32_t>();
+    };
+    if (type == "BertProcessing" || type == "RobertaProcessing") {
+      tokenizer.before_ = {pair("cls")};
+      tokenizer.after_ = {pair("sep")};
+    } else if (type == "TemplateProcessing") {
+      read_template(ending);
+    } else if (!type.empty() && type != "ByteLevel") {
+      fail(fmt::format("expected a post_processor of BERT, RoBERTa, GPT-2 or a template, got {}", type));
+    }
+  }
+  void read_template(const Json& ending) {
+    const Json tokens = part(ending, "special_tokens");
+    if (!ending.contains("single") || !ending["single"].is_array()) fail("expected the template to have \"single\"");
+    bool behind = false;
+    for (const Json& item : ending["single"]) {
+      if (item.is_object() && item.contains("Sequence")) {
+        behind = true;
+        continue;
+      }
+      const std::string name = item.is_object() ? word(part(item, "SpecialToken"), "id", "") : "";
+      const Json known = part(tokens, name.c_str());
+      if (name.empty() || !known.contains("ids") || !known["ids"].is_array())
+        fail("expected special tokens with their ids in the template");
+      for (const Json& id : known["ids"]) {
+        if (!id.is_number_unsigned()) fail("expected special tokens with their ids in the template");
+        (behind ? tokenizer.after_ : tokenizer.before_).push_back(id.get<int32_t>());
+      }
+    }
+  }
+
+  // ---- older files
+
+  void read_vocab_txt(const std::filesystem::path& path, const Json& config) {
+    where = path.string();
+    std::vector<std::string> tokens;
+    const std::string text = read_file(path);
+    for (size_t at = 0; at < text.size();) {
+      size_t end = text.find('\n', at);
+      if (end == std::string::npos) end = text.size();
+      std::string token = text.substr(at, end - at);
+      if (!token.empty() && token.back() == '\r') token.pop_back();
+      tokens.push_back(std::move(token));
+      at = end + 1;
+    }
+    WordPiece::Options options;
+    options.text.lower_case = flag(config, "do_lower_case", true);
+    options.text.strip_accents = flag(config, "strip_accents", options.text.lower_case);
+    options.text.chinese_characters = flag(config, "tokenize_chinese_chars", true);
+    tokenizer.before_ = {id_of(tokens, "[CLS]")};
+    tokenizer.after_ = {id_of(tokens, "[SEP]")};
+    for (const char* token : {"[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"}) add_special({token, id_of(tokens, token)});
+    set_model(std::make_unique<WordPiece>(std::move(tokens), options));
+  }
+
+  void read_vocab_json(const std::filesystem::path& path, const std::filesystem::path& merges_path, const Json& config) {
+    const std::vector<std::string> tokens = vocabulary(parse(path));
+    const bool roberta = std::find(tokens.begin(), tokens.end(), "<s>") != tokens.end();
+    ByteBpe::Options options;
+    options.space_in_front = flag(config, "add_prefix_space", false);
+    options.trim_places = roberta;
+    if (roberta) {
+      tokenizer.before_ = {id_of(tokens, "<s>")};
+      tokenizer.after_ = {id_of(tokens, "</s>")};
+      for (const char* token : {"<s>", "<pad>", "</s>", "<unk>"}) add_special({token, id_of(tokens, token)});
+      add_special({"<mask>", id_of(tokens, "<mask>"), true, false});
+    } else {
+      add_special({"<|endoftext|>", id_of(tokens, "<|endoftext|>")});
+    }
+    where = merges_path.string();
+    std::vector<std::pair<std::string, std::string>> merges;
+    const std::string text = read_file(merges_path);
+    for (size_t at = 0; at < text.size();) {
+      size_t end = text.find('\n', at);
+      if (end == std::string::npos) end = text.size();
+      std::string line = text.substr(at, end - at);
+      if (!line.empty() && line.back() == '\r') line.pop_back();
+      if (!line.empty() && !line.starts_with("#version")) merges.push_back(split_merge(line));
+      at = end + 1;
+    }
+    where = path.string();
+    set_model(std::make_unique<ByteBpe>(tokens, merges, options));
+  }
+};
+
+Tokenizer Tokenizer::from_json(const std::string& text, const std::string& where) {
+  TokenizerReader reader;
+  reader.read_json(reader.parse_text(text, where));
+  return std::move(reader.tokenizer);
+}
+
+Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
+  namespace fs = std::filesystem;
+  TokenizerReader reader;
+  const Json config =
+      fs::exists(folder / "tokenizer_config.json") ? reader.parse(folder / "tokenizer_config.json") : Json::object();
+  if (fs::exists(folder / "tokenizer.json")) {
+    reader.read_json(reader.parse(folder / "tokenizer.json"));
+  } else if (fs::exists(folder / "vocab.txt")) {
+    reader.read_vocab_txt(folder / "vocab.txt", config);
+  } else if (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt")) {
+    reader.read_vocab_json(folder / "vocab.json", folder / "merges.txt", config);
+  } else {
+    throw data_error("{}: expected tokenizer.json, or vocab.txt, or vocab.json and merges.txt, and there is none of them",
+                     folder.string());
+  }
+  return std::move(reader.tokenizer);
+}
+
+}  // namespace strata

@@ -1,0 +1,130 @@
+// Tokenizers against the reference implementation (cases.json says which), the older file formats, and damaged files.
+#include "tokenizer/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "data/support.h"
+#include "util/error.h"
+#include "util/file.h"
+
+namespace strata {
+namespace {
+
+using Json = nlohmann::json;
+
+Json families() {
+  return Json::parse(read_file(fs::path(STRATA_TEST_DATA) / "cases.json")).at("families");
+}
+
+TEST(Tokenizer, AgreesWithTheReferenceTokenForTokenAndPlaceForPlace) {
+  int64_t compared = 0;
+  for (const Json& family : families()) {
+    const std::string name = family.at("name");
+    const Tokenizer tokenizer = Tokenizer::from_json(family.at("tokenizer").dump(), name);
+    for (const Json& item : family.at("cases")) {
+      const auto text = item.at("text").get<std::string>();
+      const Encoding encoding = tokenizer.encode(text);
+      ASSERT_EQ(encoding.ids, item.at("ids").get<std::vector<int32_t>>()) << name << ": " << text;
+      ASSERT_EQ(encoding.places.size(), encoding.ids.size());
+      for (size_t i = 0; i < encoding.ids.size(); ++i, ++compared) {
+        const Json& place = item.at("places")[i];
+        if (place.is_null()) continue;
+        EXPECT_EQ(encoding.places[i], (TextRange{place[0], place[1]})) << name << ": " << text << ", token " << i;
+      }
+    }
+  }
+  EXPECT_GT(compared, 1900);
+}
+
+TEST(Tokenizer, ByteLevelTokensDecodeToTheirText) {
+  for (const Json& family : families()) {
+    if (family.at("name") != "GPT-2") continue;
+    const Tokenizer tokenizer = Tokenizer::from_json(family.at("tokenizer").dump(), "GPT-2");
+    for (const std::string text : {"The miller's boats.\n\n  Café 北京 👩‍👩‍👧", "\x01\x7f  "})
+      EXPECT_EQ(tokenizer.decode(tokenizer.encode(text).ids), text);
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode("a<|endoftext|>b").ids), "ab");
+    std::string every;
+    for (int byte = 0; byte < 256; ++byte) every += static_cast<char>(byte);
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(every).ids), every) << "bytes that are no text come back as well";
+    const std::string longest(100000, 'e');  // one word, merged in order
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(longest).ids), longest);
+  }
+}
+
+TEST(Tokenizer, LongTextsAreCutAndKeepTheirSpecialTokens) {
+  const Json family = families()[0];
+  const Tokenizer tokenizer = Tokenizer::from_json(family.at("tokenizer").dump(), "WordPiece");
+  const Encoding all = tokenizer.encode("the river runs past the old mill"), cut = tokenizer.encode("the river runs past", true, 5);
+  ASSERT_EQ(cut.ids.size(), 5u);
+  EXPECT_EQ(cut.ids.front(), all.ids.front());
+  EXPECT_EQ(cut.ids.back(), all.ids.back());
+  EXPECT_TRUE(std::equal(cut.ids.begin(), cut.ids.begin() + 4, all.ids.begin()));
+  EXPECT_EQ(tokenizer.encode("the river", false).ids.size() + 2, tokenizer.encode("the river").ids.size());
+  EXPECT_EQ(tokenizer.decode(all.ids), "the river runs past the old mill");
+}
+
+TEST(Tokenizer, OlderFilesGiveTheSameTokens) {
+  const TempFolder folder;
+  for (const Json& family : families()) {
+    const std::string name = family.at("name");
+    const Json& model = family.at("tokenizer").at("model");
+    const Tokenizer whole = Tokenizer::from_json(family.at("tokenizer").dump(), name);
+    const fs::path place = folder.path() / std::to_string(std::hash<std::string>()(name));
+    const std::string prefix = place.filename().string() + "/";
+    if (model.at("type") == "WordPiece") {
+      std::vector<std::string> tokens(model.at("vocab").size());
+      for (const auto& [token, id] : model.at("vocab").items()) tokens[id.get<size_t>()] = token;
+      std::string text;
+      for (const std::string& token : tokens) text += token + "\n";
+      folder.write(prefix + "vocab.txt", text);
+      const bool cased = name == "cased WordPiece";
+      folder.write(prefix + "tokenizer_config.json", Json{{"do_lower_case", !cased}}.dump());
+    } else {
+      folder.write(prefix + "vocab.json", model.at("vocab").dump());
+      std::string merges = "#version: 0.2\n";
+      for (const Json& merge : model.at("merges"))
+        merges += merge.is_string() ? merge.get<std::string>() + "\n"
+                                    : merge[0].get<std::string>() + " " + merge[1].get<std::string>() + "\n";
+      folder.write(prefix + "merges.txt", merges);
+      folder.write(prefix + "tokenizer_config.json", Json{{"add_prefix_space", name.find("front") != std::string::npos}}.dump());
+    }
+    const Tokenizer older = Tokenizer::load(place);
+    for (const Json& item : family.at("cases")) {
+      const auto text = item.at("text").get<std::string>();
+      EXPECT_EQ(older.encode(text).ids, whole.encode(text).ids) << name << ": " << text;
+      EXPECT_EQ(older.encode(text).places, whole.encode(text).places) << name << ": " << text;
+    }
+  }
+}
+
+TEST(Tokenizer, MistakesAreNamed) {
+  auto refuse = [](const Json& json, const std::string& words) {
+    const std::string message = error_of(ExitCode::kData, [&] { Tokenizer::from_json(json.dump(), "t"); });
+    EXPECT_TRUE(contains(message, words)) << message;
+  };
+  EXPECT_TRUE(contains(error_of(ExitCode::kData, [] { Tokenizer::from_json("[1", "t"); }), "expected a JSON object"));
+  const Json wordpiece = families()[0].at("tokenizer"), bpe = families()[2].at("tokenizer");
+  auto changed = [](Json json, const char* pointer, const Json& value) {
+    json[Json::json_pointer(pointer)] = value;
+    return json;
+  };
+  refuse({{"model", 3}}, "expected an object \"model\"");
+  refuse(changed(wordpiece, "/model/type", "Unigram"), "expected a WordPiece or byte-level BPE tokenizer, got Unigram");
+  refuse(changed(wordpiece, "/normalizer/type", "NFC"), "BertNormalizer, got NFC");
+  refuse(changed(wordpiece, "/model/unk_token", "[NO]"), "expected the unknown token [NO]");
+  refuse(changed(wordpiece, "/model/vocab/the", 1u << 30), "expected a number below");
+  refuse(changed(wordpiece, "/model/vocab/the", 0), "have the same id 0");
+  refuse(changed(wordpiece, "/model/vocab/the", -1), "the id -1");
+  refuse(changed(wordpiece, "/model/vocab", Json::object()), "expected a vocabulary");
+  refuse(changed(bpe, "/model/merges/0", "one"), "two tokens in a merge, got \"one\"");
+  refuse(changed(bpe, "/model/merges/0", Json::array({"qqq", "e"})), "\"qqq\" is not in the vocabulary");
+  refuse(changed(bpe, "/pre_tokenizer/type", "Whitespace"), "ByteLevel, got Whitespace");
+  refuse(changed(bpe, "/post_processor", {{"type", "Other"}}), "got Other");
+  const TempFolder folder;
+  EXPECT_TRUE(contains(error_of(ExitCode::kData, [&] { Tokenizer::load(folder.path()); }), "expected tokenizer.json"));
+}
+
+}  // namespace
+}  // namespace strata
