@@ -1,10 +1,15 @@
 #include "model/safetensors.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 namespace strata {
@@ -130,56 +135,102 @@ void save_safetensors(const std::string& path, const NamedTensors& tensors, cons
   }
 }
 
-SafetensorsFile load_safetensors(const std::string& path) {
-  auto fail = [&](const std::string& reason) {
-    TORCH_CHECK(false, path, " is not a safetensors file that can be read: ", reason);
-  };
-  std::ifstream in(path, std::ios::binary);
+namespace {
+
+// What the header says, checked: entries in the order of their data, which neither overlap nor leave gaps.
+struct Contents {
+  std::vector<Entry> entries;
+  Metadata metadata;
+  uint64_t data_begin = 0, file_bytes = 0;
+};
+
+[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
+  TORCH_CHECK(false, path, " is not a safetensors file that can be read: ", reason);
+  std::abort();  // not reached
+}
+
+Contents read_contents(const std::string& path, std::ifstream& in) {
+  auto fail = [&](const std::string& reason) { refuse(path, reason); };
   TORCH_CHECK(in, "cannot open ", path, ": ", std::strerror(errno));
+  Contents contents;
   std::error_code error;
-  const uint64_t file_bytes = std::filesystem::file_size(path, error);
+  contents.file_bytes = std::filesystem::file_size(path, error);
   if (error) fail(error.message());
   unsigned char prefix[8];
-  if (file_bytes < 8 || !in.read(reinterpret_cast<char*>(prefix), 8)) fail("it has fewer than 8 bytes");
+  if (contents.file_bytes < 8 || !in.read(reinterpret_cast<char*>(prefix), 8)) fail("it has fewer than 8 bytes");
   uint64_t length = 0;
   for (int byte = 0; byte < 8; ++byte) length |= static_cast<uint64_t>(prefix[byte]) << (8 * byte);
-  if (length > kMaxHeaderBytes || length > file_bytes - 8) {
-    fail("it claims a header of " + std::to_string(length) + " bytes in a file of " + std::to_string(file_bytes));
+  if (length > kMaxHeaderBytes || length > contents.file_bytes - 8) {
+    fail("it claims a header of " + std::to_string(length) + " bytes in a file of " +
+         std::to_string(contents.file_bytes));
   }
   std::string text(length, '\0');
   if (!in.read(text.data(), static_cast<std::streamsize>(length))) fail("its header is cut off");
   const json header = parse_header(text, fail);
-  const uint64_t data_bytes = file_bytes - 8 - length;
-
-  SafetensorsFile file;
-  std::vector<Entry> entries;
+  contents.data_begin = 8 + length;
+  const uint64_t data_bytes = contents.file_bytes - contents.data_begin;
   for (const auto& [name, value] : header.items()) {
     if (name != "__metadata__") {
-      entries.push_back(parse_entry(name, value, data_bytes, fail));
+      contents.entries.push_back(parse_entry(name, value, data_bytes, fail));
       continue;
     }
     if (!value.is_object()) fail("its __metadata__ is not an object");
     for (const auto& [key, item] : value.items()) {
       if (!item.is_string()) fail("its __metadata__ entry \"" + key + "\" is not a string");
-      file.metadata[key] = item.get<std::string>();
+      contents.metadata[key] = item.get<std::string>();
     }
   }
-  std::sort(entries.begin(), entries.end(),
+  std::sort(contents.entries.begin(), contents.entries.end(),
             [](const Entry& a, const Entry& b) { return std::tie(a.begin, a.end) < std::tie(b.begin, b.end); });
   uint64_t at = 0;
-  for (const Entry& entry : entries) {
+  for (const Entry& entry : contents.entries) {
     if (entry.begin != at) {
       fail("tensor \"" + entry.name + "\" starts at byte " + std::to_string(entry.begin) + ", expected " +
            std::to_string(at) + " (data must neither overlap nor leave gaps)");
     }
     at = entry.end;
+  }
+  if (at != data_bytes) fail(std::to_string(data_bytes - at) + " bytes after the last tensor belong to none");
+  return contents;
+}
+
+}  // namespace
+
+SafetensorsFile load_safetensors(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  Contents contents = read_contents(path, in);
+  SafetensorsFile file{{}, std::move(contents.metadata)};
+  for (const Entry& entry : contents.entries) {
     Tensor tensor = torch::empty(entry.shape, entry.type);
     if (!in.read(static_cast<char*>(tensor.data_ptr()), static_cast<std::streamsize>(tensor.nbytes()))) {
-      fail("the data of tensor \"" + entry.name + "\" is cut off");
+      refuse(path, "the data of tensor \"" + entry.name + "\" is cut off");
     }
     file.tensors.emplace_back(entry.name, tensor);
   }
-  if (at != data_bytes) fail(std::to_string(data_bytes - at) + " bytes after the last tensor belong to none");
+  return file;
+}
+
+SafetensorsFile map_safetensors(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  Contents contents = read_contents(path, in);
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  TORCH_CHECK(descriptor >= 0, "cannot open ", path, ": ", std::strerror(errno));
+  const size_t bytes = contents.file_bytes;
+  void* const start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, 0);
+  close(descriptor);
+  TORCH_CHECK(start != MAP_FAILED, "cannot map ", path, ": ", std::strerror(errno));
+  const std::shared_ptr<void> mapping(start, [bytes](void* address) { munmap(address, bytes); });
+  SafetensorsFile file{{}, std::move(contents.metadata)};
+  for (const Entry& entry : contents.entries) {
+    char* const data = static_cast<char*>(start) + contents.data_begin + entry.begin;
+    Tensor tensor = torch::from_blob(
+        data, entry.shape, [mapping](void*) {}, entry.type);
+    if (reinterpret_cast<uintptr_t>(data) % c10::elementSize(entry.type) != 0) {
+      tensor = torch::empty(entry.shape, entry.type);
+      std::memcpy(tensor.data_ptr(), data, tensor.nbytes());
+    }
+    file.tensors.emplace_back(entry.name, tensor);
+  }
   return file;
 }
 

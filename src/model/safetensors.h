@@ -23,6 +23,9 @@ void save_safetensors(const std::string& path, const NamedTensors& tensors, cons
 
 // Every claim of the header is checked against the file before any data is read.
 SafetensorsFile load_safetensors(const std::string& path);
+// The same, with tensors that are read from the file when they are used first. Writing to them does not change the
+// file; shortening it while they are in use ends the program.
+SafetensorsFile map_safetensors(const std::string& path);
 
 // A module's parameters and buffers under their state-dict names. Loading wants exactly the module's names and shapes.
 void save_module(const torch::nn::Module& module, const std::string& path, const Metadata& metadata = {});

@@ -162,9 +162,7 @@ void ByteBpe::merge_all(std::vector<int32_t>& symbols) const {
   std::vector<int32_t> previous(count), next(count);
   struct Candidate {
     int32_t rank, left, left_symbol, right_symbol, id;
-    bool operator>(const Candidate& other) const {
-      return rank != other.rank ? rank > other.rank : left > other.left;
-    }
+    bool operator>(const Candidate& other) const { return rank != other.rank ? rank > other.rank : left > other.left; }
   };
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
   auto offer = [&](int32_t left) {

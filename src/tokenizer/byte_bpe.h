@@ -9,8 +9,8 @@
 
 namespace strata {
 
-// Byte-level byte-pair encoding: the text is cut into words by GPT-2's pattern, and of the bytes of a word the pair that
-// was merged first in training is merged, again and again.
+// Byte-level byte-pair encoding: the text is cut into words by GPT-2's pattern, and of the bytes of a word the pair
+// that was merged first in training is merged, again and again.
 class ByteBpe : public TokenModel {
  public:
   struct Options {

@@ -52,7 +52,8 @@ struct TokenizerReader {
                          json.size() + kSpare));
       const auto at = id.get<size_t>();
       if (at >= tokens.size()) tokens.resize(at + 1);
-      if (!tokens[at].empty()) fail(fmt::format("the tokens \"{}\" and \"{}\" have the same id {}", tokens[at], token, at));
+      if (!tokens[at].empty())
+        fail(fmt::format("the tokens \"{}\" and \"{}\" have the same id {}", tokens[at], token, at));
       tokens[at] = token;
     }
     return tokens;
@@ -211,7 +212,8 @@ struct TokenizerReader {
     set_model(std::make_unique<WordPiece>(std::move(tokens), options));
   }
 
-  void read_vocab_json(const std::filesystem::path& path, const std::filesystem::path& merges_path, const Json& config) {
+  void read_vocab_json(const std::filesystem::path& path, const std::filesystem::path& merges_path,
+                       const Json& config) {
     const std::vector<std::string> tokens = vocabulary(parse(path));
     const bool roberta = std::find(tokens.begin(), tokens.end(), "<s>") != tokens.end();
     ByteBpe::Options options;
@@ -259,8 +261,9 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
   } else if (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt")) {
     reader.read_vocab_json(folder / "vocab.json", folder / "merges.txt", config);
   } else {
-    throw data_error("{}: expected tokenizer.json, or vocab.txt, or vocab.json and merges.txt, and there is none of them",
-                     folder.string());
+    throw data_error(
+        "{}: expected tokenizer.json, or vocab.txt, or vocab.json and merges.txt, and there is none of them",
+        folder.string());
   }
   return std::move(reader.tokenizer);
 }

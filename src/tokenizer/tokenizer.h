@@ -1,5 +1,5 @@
-// Texts as the tokens of pretrained transformers: WordPiece (BERT, MiniLM) and byte-level BPE (GPT-2, RoBERTa), token for
-// token as the reference implementations have them, with the place of every token in the text.
+// Texts as the tokens of pretrained transformers: WordPiece (BERT, MiniLM) and byte-level BPE (GPT-2, RoBERTa), token
+// for token as the reference implementations have them, with the place of every token in the text.
 #pragma once
 
 #include <cstdint>

@@ -14,9 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json families() {
-  return Json::parse(read_file(fs::path(STRATA_TEST_DATA) / "cases.json")).at("families");
-}
+Json families() { return Json::parse(read_file(fs::path(STRATA_TEST_DATA) / "cases.json")).at("families"); }
 
 TEST(Tokenizer, AgreesWithTheReferenceTokenForTokenAndPlaceForPlace) {
   int64_t compared = 0;
@@ -56,7 +54,8 @@ TEST(Tokenizer, ByteLevelTokensDecodeToTheirText) {
 TEST(Tokenizer, LongTextsAreCutAndKeepTheirSpecialTokens) {
   const Json family = families()[0];
   const Tokenizer tokenizer = Tokenizer::from_json(family.at("tokenizer").dump(), "WordPiece");
-  const Encoding all = tokenizer.encode("the river runs past the old mill"), cut = tokenizer.encode("the river runs past", true, 5);
+  const Encoding all = tokenizer.encode("the river runs past the old mill"),
+                 cut = tokenizer.encode("the river runs past", true, 5);
   ASSERT_EQ(cut.ids.size(), 5u);
   EXPECT_EQ(cut.ids.front(), all.ids.front());
   EXPECT_EQ(cut.ids.back(), all.ids.back());
@@ -88,7 +87,8 @@ TEST(Tokenizer, OlderFilesGiveTheSameTokens) {
         merges += merge.is_string() ? merge.get<std::string>() + "\n"
                                     : merge[0].get<std::string>() + " " + merge[1].get<std::string>() + "\n";
       folder.write(prefix + "merges.txt", merges);
-      folder.write(prefix + "tokenizer_config.json", Json{{"add_prefix_space", name.find("front") != std::string::npos}}.dump());
+      folder.write(prefix + "tokenizer_config.json",
+                   Json{{"add_prefix_space", name.find("front") != std::string::npos}}.dump());
     }
     const Tokenizer older = Tokenizer::load(place);
     for (const Json& item : family.at("cases")) {

@@ -1,0 +1,86 @@
+#include "hub/pretrained.h"
+
+#include "torch/hkt_op.h"
+
+namespace strata {
+
+using torch::Tensor;
+
+AttentionFunction softmax_attention(bool causal) {
+  return [causal](int64_t, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths) {
+    HktOptions options;
+    options.causal = causal;
+    options.lengths = lengths;
+    const Tensor one_level = torch::ones({q.size(1), 1}, q.options());
+    return std::get<0>(hkt_attention({q}, {k}, v, one_level, options));
+  };
+}
+
+Tensor Pretrained::Linear::operator()(const Tensor& x) const { return torch::linear(x, weight, bias); }
+
+Tensor Pretrained::norm(const Norm& norm, const Tensor& x) const {
+  return torch::layer_norm(x, {config_.hidden}, norm.weight, norm.bias, config_.norm_epsilon);
+}
+
+Tensor Pretrained::activate(const Tensor& x) const {
+  if (config_.activation == "relu") return torch::relu(x);
+  if (config_.activation == "gelu") return torch::gelu(x);
+  return torch::gelu(x, "tanh");
+}
+
+Tensor Pretrained::attend(int64_t index, const Layer& layer, const Tensor& x, const Tensor& lengths) const {
+  const int64_t B = x.size(0), T = x.size(1);
+  auto heads = [&](const Tensor& t) {
+    return t.view({B, T, config_.heads, config_.hidden / config_.heads}).transpose(1, 2);
+  };
+  const Tensor mixed = attention(index, heads(layer.query(x)), heads(layer.key(x)), heads(layer.value(x)), lengths);
+  return layer.out(mixed.transpose(1, 2).reshape({B, T, config_.hidden}));
+}
+
+std::vector<Tensor> Pretrained::hidden_states(const Tensor& ids, const Tensor& lengths) const {
+  torch::NoGradGuard no_grad;
+  TORCH_CHECK_VALUE(ids.dim() == 2 && ids.size(1) <= config_.longest(), "ids: expected (batch, tokens) with at most ",
+                    config_.longest(), " tokens, got ", ids.sizes());
+  const int64_t T = ids.size(1);
+  Tensor x = torch::embedding(words_, ids.clamp(0, config_.vocabulary - 1)) +
+             positions_.narrow(0, config_.first_position, T);
+  if (types_.defined()) x = x + types_[0];
+  const bool after = !config_.is_causal();  // BERT norms after its layers, GPT-2 before
+  if (after) x = norm(embedding_norm_, x);
+  std::vector<Tensor> states = {x};
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    const Layer& layer = layers_[l];
+    const auto index = static_cast<int64_t>(l);
+    if (after) {
+      x = norm(layer.attention_norm, x + attend(index, layer, x, lengths));
+      x = norm(layer.ffn_norm, x + layer.narrow(activate(layer.widen(x))));
+    } else {
+      x = x + attend(index, layer, norm(layer.attention_norm, x), lengths);
+      x = x + layer.narrow(activate(layer.widen(norm(layer.ffn_norm, x))));
+    }
+    states.push_back(x);
+  }
+  if (!after) states.back() = norm(embedding_norm_, states.back());
+  return states;
+}
+
+Tensor Pretrained::mean_pooled(const Tensor& hidden, const Tensor& lengths) const {
+  const Tensor real = (torch::arange(hidden.size(1)).unsqueeze(0) < lengths.unsqueeze(1)).to(hidden.scalar_type());
+  return (hidden * real.unsqueeze(-1)).sum(1) / lengths.clamp_min(1).to(hidden.scalar_type()).unsqueeze(-1);
+}
+
+Tensor Pretrained::class_logits(const Tensor& hidden) const {
+  if (!classes_.weight.defined()) return {};
+  torch::NoGradGuard no_grad;
+  const Tensor first = hidden.select(1, 0);
+  const Linear& below = config_.family == PretrainedConfig::Family::kRoberta ? dense_ : pooler_;
+  return classes_(torch::tanh(below(first)));
+}
+
+Tensor Pretrained::next_token_logits(const Tensor& hidden) const {
+  if (!config_.is_causal()) return {};
+  torch::NoGradGuard no_grad;
+  return torch::matmul(hidden, words_.t());
+}
+
+}  // namespace strata

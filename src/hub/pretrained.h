@@ -1,0 +1,83 @@
+// Pretrained transformers from Hugging Face folders: encoders of the BERT and RoBERTa families (MiniLM is one) and GPT-2.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace strata {
+
+// What config.json says, as far as it matters here.
+struct PretrainedConfig {
+  enum class Family { kBert, kRoberta, kGpt2 };
+  Family family = Family::kBert;
+  int64_t layers = 0, hidden = 0, heads = 0, inner = 0;  // inner: width of the feed-forward layers
+  int64_t vocabulary = 0, positions = 0, first_position = 0, types = 0;
+  double norm_epsilon = 1e-12;
+  std::string activation = "gelu";
+  std::vector<std::string> labels;
+
+  bool is_causal() const { return family == Family::kGpt2; }
+  int64_t longest() const { return positions - first_position; }  // tokens that a sequence may have
+  // Throws Error (kData) that says what was expected.
+  static PretrainedConfig from_json(const std::string& text, const std::string& where);
+};
+
+// softmax(scale q k^T) v, or what takes its place. q, k, v: (batch, heads, tokens, channels); lengths: (batch), tokens
+// of each sequence; layer: which one asks.
+using AttentionFunction = std::function<torch::Tensor(int64_t layer, const torch::Tensor& q, const torch::Tensor& k,
+                                                      const torch::Tensor& v, const torch::Tensor& lengths)>;
+
+class Pretrained {
+ public:
+  // config.json, and model.safetensors or the files that model.safetensors.index.json names, mapped into memory; half
+  // precision becomes float32. Throws Error (kData).
+  static Pretrained load(const std::filesystem::path& folder);
+
+  // Of every token, after each layer: states[0] are the embeddings, the last ones what the model gives out (of GPT-2
+  // after its final norm). ids: (batch, tokens); padding behind `lengths` may hold any id.
+  std::vector<torch::Tensor> hidden_states(const torch::Tensor& ids, const torch::Tensor& lengths) const;
+  // Mean over the real tokens of the last hidden states, which is how sentence encoders are read.
+  torch::Tensor mean_pooled(const torch::Tensor& hidden, const torch::Tensor& lengths) const;
+  // The model's own heads; empty where its file has none: classes from the first token, or the next token's logits.
+  torch::Tensor class_logits(const torch::Tensor& hidden) const;
+  torch::Tensor next_token_logits(const torch::Tensor& hidden) const;
+
+  // Softmax attention, unless it is replaced.
+  AttentionFunction attention;
+
+  const PretrainedConfig& config() const { return config_; }
+
+ private:
+  struct Linear {
+    torch::Tensor weight, bias;  // (out, in)
+    torch::Tensor operator()(const torch::Tensor& x) const;
+  };
+  struct Norm {
+    torch::Tensor weight, bias;
+  };
+  struct Layer {
+    Linear query, key, value, out, widen, narrow;
+    Norm attention_norm, ffn_norm;
+  };
+  class Reader;
+
+  torch::Tensor norm(const Norm& norm, const torch::Tensor& x) const;
+  torch::Tensor activate(const torch::Tensor& x) const;
+  torch::Tensor attend(int64_t index, const Layer& layer, const torch::Tensor& x, const torch::Tensor& lengths) const;
+
+  PretrainedConfig config_;
+  torch::Tensor words_, positions_, types_;
+  Norm embedding_norm_;  // of GPT-2 the final one
+  std::vector<Layer> layers_;
+  Linear pooler_, dense_, classes_;
+};
+
+// Flat softmax attention on our kernels.
+AttentionFunction softmax_attention(bool causal);
+
+}  // namespace strata
