@@ -1,4 +1,5 @@
-// Pretrained transformers from Hugging Face folders: encoders of the BERT and RoBERTa families (MiniLM is one) and GPT-2.
+// Pretrained transformers from Hugging Face folders: encoders of the BERT and RoBERTa families (MiniLM is one) and
+// GPT-2.
 #pragma once
 
 #include <torch/torch.h>

@@ -49,16 +49,21 @@ PretrainedConfig PretrainedConfig::from_json(const std::string& text, const std:
   c.types = gpt2 ? 0 : number("type_vocab_size", 2);
   if (c.family == Family::kRoberta) c.first_position = number("pad_token_id", 1) + 1;
   const char* const epsilon = gpt2 ? "layer_norm_epsilon" : "layer_norm_eps";
-  c.norm_epsilon = json.contains(epsilon) && json[epsilon].is_number() ? json[epsilon].get<double>() : gpt2 ? 1e-5 : 1e-12;
+  c.norm_epsilon = json.contains(epsilon) && json[epsilon].is_number() ? json[epsilon].get<double>()
+                   : gpt2                                              ? 1e-5
+                                                                       : 1e-12;
   c.activation = word(gpt2 ? "activation_function" : "hidden_act", gpt2 ? "gelu_new" : "gelu");
   static const std::set<std::string> known = {"gelu", "gelu_new", "gelu_pytorch_tanh", "relu"};
   if (known.count(c.activation) == 0)
-    throw data_error("{}: expected an activation of gelu, gelu_new, gelu_pytorch_tanh or relu, got {}", where, c.activation);
+    throw data_error("{}: expected an activation of gelu, gelu_new, gelu_pytorch_tanh or relu, got {}", where,
+                     c.activation);
   if (const std::string kind = word("position_embedding_type", "absolute"); kind != "absolute")
     throw data_error("{}: expected absolute positions, got {}", where, kind);
   if (c.heads < 1 || c.hidden < 1 || c.hidden % c.heads != 0)
-    throw data_error("{}: expected a hidden size that is a multiple of the heads, got {} and {}", where, c.hidden, c.heads);
-  if (c.longest() < 1) throw data_error("{}: expected room for at least one token, got {} positions", where, c.positions);
+    throw data_error("{}: expected a hidden size that is a multiple of the heads, got {} and {}", where, c.hidden,
+                     c.heads);
+  if (c.longest() < 1)
+    throw data_error("{}: expected room for at least one token, got {} positions", where, c.positions);
   if (json.contains("id2label") && json["id2label"].is_object()) {
     for (size_t id = 0; id < json["id2label"].size(); ++id) {
       const std::string key = std::to_string(id);
@@ -84,7 +89,8 @@ class Pretrained::Reader {
         throw data_error("{}: expected a weight_map", index.string());
       for (const auto& [name, file] : json["weight_map"].items()) {
         if (!file.is_string() || fs::path(file.get<std::string>()).filename() != file.get<std::string>())
-          throw data_error("{}: the file of {} is {}, expected a name in the same folder", index.string(), name, file.dump());
+          throw data_error("{}: the file of {} is {}, expected a name in the same folder", index.string(), name,
+                           file.dump());
         files.insert(file.get<std::string>());
       }
     } else {
@@ -136,7 +142,8 @@ class Pretrained::Reader {
 
 Pretrained Pretrained::load(const std::filesystem::path& folder) {
   const std::filesystem::path config = folder / "config.json";
-  if (!std::filesystem::exists(config)) throw data_error("{}: expected config.json in this folder, and there is none", folder.string());
+  if (!std::filesystem::exists(config))
+    throw data_error("{}: expected config.json in this folder, and there is none", folder.string());
   Pretrained model;
   model.config_ = PretrainedConfig::from_json(read_file(config), config.string());
   const PretrainedConfig& c = model.config_;
@@ -153,15 +160,21 @@ Pretrained Pretrained::load(const std::filesystem::path& folder) {
       const std::string name = fmt::format("h.{}.", l);
       const Linear all = reader.linear(name + "attn.c_attn", 3 * H, H);
       auto third = [&](int64_t i) { return Linear{all.weight.narrow(0, i * H, H), all.bias.narrow(0, i * H, H)}; };
-      layer = {third(0), third(1), third(2), reader.linear(name + "attn.c_proj", H, H),
-               reader.linear(name + "mlp.c_fc", c.inner, H), reader.linear(name + "mlp.c_proj", H, c.inner),
-               reader.norm(name + "ln_1"), reader.norm(name + "ln_2")};
+      layer = {third(0),
+               third(1),
+               third(2),
+               reader.linear(name + "attn.c_proj", H, H),
+               reader.linear(name + "mlp.c_fc", c.inner, H),
+               reader.linear(name + "mlp.c_proj", H, c.inner),
+               reader.norm(name + "ln_1"),
+               reader.norm(name + "ln_2")};
     } else {
       const std::string name = fmt::format("encoder.layer.{}.", l);
-      layer = {reader.linear(name + "attention.self.query", H, H), reader.linear(name + "attention.self.key", H, H),
-               reader.linear(name + "attention.self.value", H, H), reader.linear(name + "attention.output.dense", H, H),
-               reader.linear(name + "intermediate.dense", c.inner, H), reader.linear(name + "output.dense", H, c.inner),
-               reader.norm(name + "attention.output.LayerNorm"), reader.norm(name + "output.LayerNorm")};
+      layer = {
+          reader.linear(name + "attention.self.query", H, H),     reader.linear(name + "attention.self.key", H, H),
+          reader.linear(name + "attention.self.value", H, H),     reader.linear(name + "attention.output.dense", H, H),
+          reader.linear(name + "intermediate.dense", c.inner, H), reader.linear(name + "output.dense", H, c.inner),
+          reader.norm(name + "attention.output.LayerNorm"),       reader.norm(name + "output.LayerNorm")};
     }
     model.layers_.push_back(std::move(layer));
   }

@@ -66,7 +66,8 @@ TEST_P(PretrainedFamily, PaddingIsNotSeen) {
   const Pretrained model = Pretrained::load(folder_of(GetParam()));
   Tensor other = expected.ids.clone();
   other[1].slice(0, 5) = 31;
-  const Tensor a = model.hidden_states(expected.ids, expected.lengths).back(), b = model.hidden_states(other, expected.lengths).back();
+  const Tensor a = model.hidden_states(expected.ids, expected.lengths).back(),
+               b = model.hidden_states(other, expected.lengths).back();
   EXPECT_TRUE(torch::equal(a[1].slice(0, 0, 5), b[1].slice(0, 0, 5)));
   EXPECT_TRUE(torch::equal(model.mean_pooled(a, expected.lengths), model.mean_pooled(b, expected.lengths)));
 }
@@ -101,9 +102,12 @@ TEST(Pretrained, HalfPrecisionAndShardsAreReadAsWell) {
   folder.write("model.safetensors.index.json", Json{{"weight_map", map}}.dump());
   const Expected expected("bert");
   const Pretrained model = Pretrained::load(folder.path());
-  EXPECT_LT(expected.distance(model.hidden_states(expected.ids, expected.lengths).back(), expected.json.at("hidden").back()), 0.1);
+  EXPECT_LT(
+      expected.distance(model.hidden_states(expected.ids, expected.lengths).back(), expected.json.at("hidden").back()),
+      0.1);
   folder.write("model.safetensors.index.json", R"({"weight_map": {"a": "../x.safetensors"}})");
-  EXPECT_TRUE(contains(error_of(ExitCode::kData, [&] { Pretrained::load(folder.path()); }), "a name in the same folder"));
+  EXPECT_TRUE(
+      contains(error_of(ExitCode::kData, [&] { Pretrained::load(folder.path()); }), "a name in the same folder"));
 }
 
 TEST(Pretrained, MistakesAreNamed) {
@@ -139,7 +143,9 @@ TEST(Pretrained, MistakesAreNamed) {
   refuse("vocab_size");
   with("position_embedding_type", "relative_key");
   refuse("expected absolute positions");
-  EXPECT_THROW(Pretrained::load(folder_of("bert")).hidden_states(torch::zeros({1, 13}, torch::kLong), torch::tensor({13})), c10::Error);
+  EXPECT_THROW(
+      Pretrained::load(folder_of("bert")).hidden_states(torch::zeros({1, 13}, torch::kLong), torch::tensor({13})),
+      c10::Error);
 }
 
 }  // namespace
