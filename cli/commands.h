@@ -13,6 +13,7 @@ void add_eval_command(CLI::App& app);
 void add_predict_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
 void add_report_command(CLI::App& app);
+void add_embed_command(CLI::App& app);
 void add_info_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 

@@ -65,6 +65,9 @@ int main(int argc, char** argv) {
   strata::add_compare_command(app);
   strata::add_eval_command(app);
   strata::add_predict_command(app);
+#ifdef STRATA_HUB
+  strata::add_embed_command(app);
+#endif
   strata::add_inspect_command(app);
   strata::add_report_command(app);
   strata::add_info_command(app);

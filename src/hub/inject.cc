@@ -102,9 +102,9 @@ AttentionFunction inject_hsa(const AttentionFunction& softmax, Injection injecti
       if (injection.exact[b].empty()) continue;
       const Tensor rows = torch::tensor(injection.exact[b]);
       const auto sequence = static_cast<int64_t>(b), length = lengths[sequence].item<int64_t>();
-      const Tensor scores = torch::matmul(q[sequence].index_select(1, rows),
-                                          k[sequence].narrow(1, 0, length).transpose(-1, -2)) /
-                            std::sqrt(static_cast<double>(q.size(3)));
+      const Tensor scores =
+          torch::matmul(q[sequence].index_select(1, rows), k[sequence].narrow(1, 0, length).transpose(-1, -2)) /
+          std::sqrt(static_cast<double>(q.size(3)));
       out[sequence].index_copy_(1, rows, torch::matmul(torch::softmax(scores, -1), v[sequence].narrow(1, 0, length)));
     }
     return out;

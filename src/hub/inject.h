@@ -16,10 +16,10 @@ namespace strata {
 Tree sentence_tree(const std::string& text, const Encoding& encoding, int64_t most);
 
 struct Injection {
-  std::vector<int64_t> layers;           // which attend by the tree; the others stay as they are
-  std::vector<torch::Tensor> trees;      // of each sequence of a batch, encoded (encode_tree); not for causal models
+  std::vector<int64_t> layers;              // which attend by the tree; the others stay as they are
+  std::vector<torch::Tensor> trees;         // of each sequence of a batch, encoded (encode_tree); not for causal models
   std::vector<std::vector<int64_t>> exact;  // of each sequence, tokens that go on attending to all of it; may be empty
-  int64_t branching = 16;                // of the streaming form, for causal models
+  int64_t branching = 16;                   // of the streaming form, for causal models
 };
 // The attention to give to a model: HSA in the layers of the injection, `softmax` elsewhere.
 AttentionFunction inject_hsa(const AttentionFunction& softmax, Injection injection, bool causal);

@@ -106,8 +106,18 @@ TEST(SentenceTree, HasSentencesOverTokensAndSpecialTokensBesideThem) {
     encoding.ids.push_back(1);
     encoding.places.push_back({begin, end});
   };
-  for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{
-           {0, 0}, {0, 3}, {4, 7}, {7, 8}, {9, 14}, {15, 19}, {20, 22}, {22, 24}, {24, 25}, {26, 29}, {29, 30}, {30, 30}})
+  for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{{0, 0},
+                                                                           {0, 3},
+                                                                           {4, 7},
+                                                                           {7, 8},
+                                                                           {9, 14},
+                                                                           {15, 19},
+                                                                           {20, 22},
+                                                                           {22, 24},
+                                                                           {24, 25},
+                                                                           {26, 29},
+                                                                           {29, 30},
+                                                                           {30, 30}})
     add(begin, end);
   const Tree tree = sentence_tree(text, encoding, 16);
   ASSERT_EQ(tree.tokens(), 12);

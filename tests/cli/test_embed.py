@@ -1,0 +1,64 @@
+"""strata embed on a tiny model: JSON lines, matrices, injection, and what it says when things are wrong."""
+import json
+import os
+import shutil
+import subprocess
+
+import numpy
+import pytest
+
+STRATA = os.environ["STRATA_COMMAND"]
+MODEL = os.path.join(os.path.dirname(__file__), "../hub/bert")
+TEXTS = "ab cd. ef gh!\nabc\n\nthe quick brown fox jumps over the lazy dog\n"
+
+
+def strata(*args, code=0, stdin=TEXTS):
+    done = subprocess.run([STRATA, *map(str, args)], capture_output=True, text=True, input=stdin, timeout=100)
+    assert done.returncode == code, done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(os.path.join(MODEL, name), tmp_path)
+    letters = [f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"]
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", *letters]) + "\n")
+    return tmp_path
+
+
+def test_lines_and_matrix_agree_and_batches_do_not_matter(model):
+    rows = [json.loads(line) for line in strata("embed", model, "--quiet").splitlines()]
+    assert [row["tokens"] for row in rows] == [9, 5, 2, 11]  # [CLS] a ##b [UNK] . [UNK] [UNK] ! [SEP], and so on
+    assert len(rows) == 4 and all(len(row["embedding"]) == 16 for row in rows)
+    for batch in (1, 3):
+        strata("embed", model, "--output", "e.npy", "--batch", batch)
+        matrix = numpy.load("e.npy")
+        assert matrix.shape == (4, 16) and matrix.dtype == numpy.float32
+        assert numpy.allclose(matrix, [row["embedding"] for row in rows], atol=1e-5)
+    strata("embed", model, "--output", "n.npy", "--normalize")
+    assert numpy.allclose(numpy.linalg.norm(numpy.load("n.npy"), axis=1), 1, atol=1e-5)
+
+
+def test_injection_changes_long_texts_alone(model):
+    strata("embed", model, "--output", "flat.npy")
+    strata("embed", model, "--output", "hsa.npy", "--layers", "late", "--tree", "balanced", "--branching", "2")
+    flat, hsa = numpy.load("flat.npy"), numpy.load("hsa.npy")
+    assert numpy.allclose(flat[2], hsa[2], atol=1e-5), "two tokens are one family: softmax"
+    assert numpy.abs(flat[0] - hsa[0]).max() > 1e-4
+    strata("embed", model, "--output", "same.npy", "--layers", "none")
+    assert (numpy.load("same.npy") == flat).all()
+
+
+def test_mistakes_are_named(model):
+    assert "numbers from 0 to 1" in strata("embed", model, "--layers", "1,2", code=2)
+    assert "--tree" in strata("embed", model, "--tree", "none", code=2)
+    assert ".npy" in strata("embed", model, "--output", "x.txt", code=2)
+    assert "expected one per line" in strata("embed", model, stdin="", code=3)
+    assert "2 of 4 texts were longer than 6 tokens" in subprocess.run([STRATA, "embed", model, "--length", "6"], capture_output=True, text=True,
+                                                                    input=TEXTS).stderr
+    (model / "vocab.txt").unlink()
+    assert "expected tokenizer.json" in strata("embed", model, code=3)
+    (model / "model.safetensors").write_bytes(b"12345678")
+    assert "not a safetensors file" in strata("embed", model, code=3)
