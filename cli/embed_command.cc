@@ -67,7 +67,8 @@ void run(const State& state) {
                               last, count, clock.left(last, count)));
   }
   progress.finish();
-  if (cut > 0) progress.note(fmt::format("{} of {} texts were longer than {} tokens and were cut", cut, count, embed.longest()));
+  if (cut > 0)
+    progress.note(fmt::format("{} of {} texts were longer than {} tokens and were cut", cut, count, embed.longest()));
   if (npy) {
     write_file(state.output, to_npy(rows, embed.size()));
     progress.note(fmt::format("{} x {} numbers written to {}", count, embed.size(), state.output));
@@ -80,8 +81,10 @@ void add_embed_command(CLI::App& app) {
   auto state = std::make_shared<State>();
   CLI::App* command = app.add_subcommand("embed", "Sentence embeddings of a pretrained encoder");
   command->description(
-      "Sentence embeddings of a pretrained encoder: strata embed FOLDER. Every line of --file, or of standard input, is a\n"
-      "text; prints one JSON line each, or writes a matrix with --output. The embedding is the mean of the last hidden states.");
+      "Sentence embeddings of a pretrained encoder: strata embed FOLDER. Every line of --file, or of standard input, "
+      "is a\n"
+      "text; prints one JSON line each, or writes a matrix with --output. The embedding is the mean of the last hidden "
+      "states.");
   command->add_option("model", state->model, "A Hugging Face folder of a BERT, RoBERTa or MiniLM model")
       ->required()
       ->type_name("FOLDER");
@@ -107,8 +110,9 @@ void add_embed_command(CLI::App& app) {
   command->add_option("--batch", state->batch, "Texts at a time")->check(CLI::PositiveNumber)->capture_default_str();
   command->add_option("--threads", state->threads, "CPU threads; 0: all cores");
   command->add_flag("--quiet", state->quiet, "No progress");
-  command->footer(examples("  strata embed models/all-MiniLM-L6-v2 --file sentences.txt > embeddings.jsonl\n"
-                           "  strata embed models/all-MiniLM-L6-v2 --layers late --output embeddings.npy < sentences.txt"));
+  command->footer(
+      examples("  strata embed models/all-MiniLM-L6-v2 --file sentences.txt > embeddings.jsonl\n"
+               "  strata embed models/all-MiniLM-L6-v2 --layers late --output embeddings.npy < sentences.txt"));
   command->callback([state, command] {
     refuse_extras(*command);
     state->options.exact_special = !state->approximate_special;

@@ -41,8 +41,8 @@ std::vector<int64_t> parse_layers(const std::string& text, int64_t layers) {
     const std::string word = text.substr(at, end - at);
     const bool digits = !word.empty() && word.size() < 6 && word.find_first_not_of("0123456789") == std::string::npos;
     if (!digits || std::stoll(word) >= layers)
-      throw usage_error("--layers: expected none, late, or numbers from 0 to {} apart by commas, got \"{}\"", layers - 1,
-                        text);
+      throw usage_error("--layers: expected none, late, or numbers from 0 to {} apart by commas, got \"{}\"",
+                        layers - 1, text);
     chosen.push_back(std::stoll(word));
     at = end + 1;
   }

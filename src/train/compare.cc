@@ -50,8 +50,15 @@ Json record_of(const RunConfig& config) {
 void claim_folder(const fs::path& folder, const Json& plan) {
   const fs::path path = folder / "compare.json";
   if (!fs::exists(path)) return write_json(path, plan);
-  const Json there = Json::parse(read_file(path), nullptr, false);
-  if (there == plan) return;
+  Json there = Json::parse(read_file(path), nullptr, false);
+  if (there.is_object() && there.contains("options") && there["options"].is_object()) {
+    // An option that came later had its default then.
+    const Json defaults = record_of(RunConfig());
+    for (const auto& [key, value] : defaults.items()) {
+      if (!there["options"].contains(key)) there["options"][key] = value;
+    }
+  }
+  if (nlohmann::json(there) == nlohmann::json(plan)) return;  // whatever the order of the options
   std::string what = "its plan is damaged";
   if (there.is_object()) {
     const Json before = there.flatten(), now = plan.flatten();

@@ -169,7 +169,11 @@ def test_compare_stops_when_its_minutes_are_over(home):
     args = ["compare", "--attentions", "flat", "hkt", "--seeds", "1", *TINY[:-2], "--epochs", "6", "--folder", "cmp", "--jobs", "1"]
     message = strata(*args, "--minutes", "0.001", code=130)
     assert "0.001 minutes are over" in message and "the same command goes on" in message
+    plan = json.load(open(home / "cmp/compare.json"))
+    del plan["options"]["tokens"]  # as if it came from before there was this option
+    (home / "cmp/compare.json").write_text(json.dumps(plan))
     assert "validation" in strata(*args)
+    assert "holds another comparison (/options/batch" in strata(*args, "--batch", "33", code=4)
 
 
 def test_texts_as_words(home):
