@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <iostream>
+#include <sstream>
 
 #include "bind.h"
 #include "commands.h"
@@ -20,13 +21,10 @@ struct State {
   bool quiet = false, approximate_special = false;
 };
 
-std::vector<std::string> lines_of(const std::string& text) {
+std::vector<std::string> lines_of(std::istream& in) {
   std::vector<std::string> lines;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    lines.push_back(text.substr(at, end - at));
-    if (!lines.back().empty() && lines.back().back() == '\r') lines.back().pop_back();
-    at = end + 1;
+  for (std::string line; std::getline(in, line); lines.push_back(line)) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
   }
   return lines;
 }
@@ -45,9 +43,10 @@ void run(const State& state) {
   const Embedder embed(state.model, state.options);
   std::vector<std::string> texts;
   if (state.file.empty()) {
-    for (std::string line; std::getline(std::cin, line);) texts.push_back(line);
+    texts = lines_of(std::cin);
   } else {
-    texts = lines_of(read_file(state.file));
+    std::istringstream content(read_file(state.file));
+    texts = lines_of(content);
   }
   if (texts.empty()) throw data_error("no texts: expected one per line");
   Progress progress(state.quiet);

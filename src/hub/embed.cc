@@ -54,6 +54,9 @@ Embedder::Embedder(const std::filesystem::path& folder, const EmbedOptions& opti
   const PretrainedConfig& config = state_->model.config();
   if (config.is_causal())
     throw data_error("{}: expected an encoder (BERT, RoBERTa), and it is a GPT-2 model", folder.string());
+  if (state_->tokenizer.size() > config.vocabulary)
+    throw data_error("{}: the tokenizer has {} tokens and the model {}; they do not belong together", folder.string(),
+                     state_->tokenizer.size(), config.vocabulary);
   state_->layers = parse_layers(options.layers, config.layers);
   state_->longest = options.length > 0 ? std::min(options.length, config.longest()) : config.longest();
 }

@@ -3,6 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "data/lines.h"
 #include "tokenizer/byte_bpe.h"
 #include "tokenizer/wordpiece.h"
 #include "util/error.h"
@@ -193,15 +194,10 @@ struct TokenizerReader {
   void read_vocab_txt(const std::filesystem::path& path, const Json& config) {
     where = path.string();
     std::vector<std::string> tokens;
-    const std::string text = read_file(path);
-    for (size_t at = 0; at < text.size();) {
-      size_t end = text.find('\n', at);
-      if (end == std::string::npos) end = text.size();
-      std::string token = text.substr(at, end - at);
-      if (!token.empty() && token.back() == '\r') token.pop_back();
-      tokens.push_back(std::move(token));
-      at = end + 1;
-    }
+    for_each_line(read_file(path), [&](std::string_view line, int64_t number) {
+      tokens.resize(number - 1);  // an empty line is an id that no token has
+      tokens.emplace_back(line);
+    });
     WordPiece::Options options;
     options.text.lower_case = flag(config, "do_lower_case", true);
     options.text.strip_accents = flag(config, "strip_accents", options.text.lower_case);
@@ -229,15 +225,9 @@ struct TokenizerReader {
     }
     where = merges_path.string();
     std::vector<std::pair<std::string, std::string>> merges;
-    const std::string text = read_file(merges_path);
-    for (size_t at = 0; at < text.size();) {
-      size_t end = text.find('\n', at);
-      if (end == std::string::npos) end = text.size();
-      std::string line = text.substr(at, end - at);
-      if (!line.empty() && line.back() == '\r') line.pop_back();
-      if (!line.empty() && !line.starts_with("#version")) merges.push_back(split_merge(line));
-      at = end + 1;
-    }
+    for_each_line(read_file(merges_path), [&](std::string_view line, int64_t) {
+      if (!line.starts_with("#version")) merges.push_back(split_merge(std::string(line)));
+    });
     where = path.string();
     set_model(std::make_unique<ByteBpe>(tokens, merges, options));
   }

@@ -58,6 +58,9 @@ def test_mistakes_are_named(model):
     assert "expected one per line" in strata("embed", model, stdin="", code=3)
     assert "2 of 4 texts were longer than 6 tokens" in subprocess.run([STRATA, "embed", model, "--length", "6"], capture_output=True, text=True,
                                                                     input=TEXTS).stderr
+    with open(model / "vocab.txt", "a") as vocabulary:
+        vocabulary.write("extra\n")
+    assert "the tokenizer has 33 tokens and the model 32" in strata("embed", model, code=3)
     (model / "vocab.txt").unlink()
     assert "expected tokenizer.json" in strata("embed", model, code=3)
     (model / "model.safetensors").write_bytes(b"12345678")
