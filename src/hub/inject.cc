@@ -93,8 +93,7 @@ AttentionFunction inject_hsa(const AttentionFunction& softmax, Injection injecti
       return softmax(layer, q, k, v, lengths);
     if (causal) {
       HsaStreamOptions options;
-      options.branching = injection.branching;
-      options.weights = token_weights(q, lengths);
+      options.branching = injection.branching;  // padding stands behind all tokens, so none of them sees it
       return std::get<0>(hsa_stream_attention(q, k, v, options));
     }
     Tensor out = std::get<0>(hsa_attention(q, k, v, injection.trees));
@@ -118,7 +117,6 @@ Tensor injection_gap(const Tensor& q, const Tensor& k, const Tensor& lengths, co
   if (causal) {
     HsaStreamOptions options;
     options.branching = injection.branching;
-    options.weights = weights;
     const Tensor stream = std::get<1>(hsa_stream_attention(q, k, k, options));
     const Tensor real = weights.unsqueeze(1) > 0;
     gap = torch::where(real, lse - stream, torch::zeros_like(lse)).sum(-1);

@@ -17,7 +17,7 @@ TEXTS = [
     "", " ", "  \n\n ", "The miller's boats don't stop.", "THE RIVER RUNS", "unknowable xylophones", "Café naïve déjà-vu ÅNGSTRÖM",
     "北京 and 서울 and Москва", "a\u00a0b\u2003c\u200bd\u0000e\ufffdf", "e\u0301e\u0327\u0301", "İstanbul ß ẞ", "👩‍👩‍👧 🙂", "1,234.5 + x_1 != y->z",
     "tabs\t\tand   spaces\n\n\nand lines  ", "'s 't 're 'VE I'll we'd", "x" * 120, "[MASK] and <mask> or  <mask>  , <|endoftext|>[SEP]",
-    "\v\f\x85\u2028\u3000", "ends with space ", "hierarchicalattentionattendstotokenssentencesandparagraphs" * 2, " starts with space", "\tstarts with tab", "᙭ ᜴ ᢅ ꦽ 𑇉 \u061d \u07fd", "...!!!???", "“quotes” — dashes… 。！",
+    "\v\f\x85\u2028\u3000", "ends with space ", "hierarchicalattentionattendstotokenssentencesandparagraphs" * 2, *[letter * 31 for letter in "elnst. "], " starts with space", "\tstarts with tab", "᙭ ᜴ ᢅ ꦽ 𑇉 \u061d \u07fd", "...!!!???", "“quotes” — dashes… 。！",
 ]
 
 
