@@ -5,7 +5,7 @@
 
 #include "bind.h"
 #include "commands.h"
-#include "hub/embed.h"
+#include "inject/embed.h"
 #include "train/progress.h"
 #include "train/system.h"
 #include "train/use_model.h"
@@ -95,7 +95,7 @@ void add_embed_command(CLI::App& app) {
                    "Layers that attend by HSA on a tree of the text: none, late, or numbers from 0: 3,5")
       ->capture_default_str();
   command->add_option("--tree", state->options.tree, "Tree of the text")
-      ->check(CLI::IsMember({"sentences", "balanced"}))
+      ->check(CLI::IsMember({"sentences", "balanced", "windows"}))
       ->capture_default_str();
   command->add_option("--branching", state->options.branching, "Children of a family at most")
       ->check(CLI::Range(2, 64))

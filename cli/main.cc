@@ -67,6 +67,7 @@ int main(int argc, char** argv) {
   strata::add_predict_command(app);
 #ifdef STRATA_HUB
   strata::add_embed_command(app);
+  strata::add_inject_command(app);
 #endif
   strata::add_inspect_command(app);
   strata::add_report_command(app);

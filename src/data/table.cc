@@ -130,15 +130,14 @@ std::vector<TableRow> read_table(const std::string& content, const std::string& 
   return rows;
 }
 
-namespace {
-
-std::string format_of(const fs::path& path) {
+std::string table_format(const std::string& path) {
   for (const char* format : {".csv", ".tsv", ".jsonl"}) {
-    if (path.filename().string().find(format) != std::string::npos) return format;
+    if (fs::path(path).filename().string().find(format) != std::string::npos) return format;
   }
-  throw data_error("{}: expected a name that ends in .csv, .tsv or .jsonl (or those and .gz, .xz or .zst)",
-                   path.string());
+  throw data_error("{}: expected a name that ends in .csv, .tsv or .jsonl (or those and .gz, .xz or .zst)", path);
 }
+
+namespace {
 
 Dataset to_dataset(const std::vector<TableRow>& rows, const std::string& name, int64_t length,
                    const std::vector<std::string>& labels) {
@@ -167,7 +166,7 @@ TaskData load_table(const DataConfig& config) {
     return folder ? find_split(given, split, {".csv", ".tsv", ".jsonl"}) : fs::path();
   };
   auto read = [&](const fs::path& path) {
-    return read_table(read_file(path), format_of(path), config.label_column, config.text_column,
+    return read_table(read_file(path), table_format(path.string()), config.label_column, config.text_column,
                       path.filename().string());
   };
   const fs::path train = folder ? split_path("train") : given;

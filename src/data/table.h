@@ -17,4 +17,7 @@ struct TableRow {
 std::vector<TableRow> read_table(const std::string& content, const std::string& format, const std::string& label_column,
                                  const std::string& text_column, const std::string& name);
 
+// The format that a file's name tells. Throws a data error where it tells none.
+std::string table_format(const std::string& path);
+
 }  // namespace strata

@@ -86,45 +86,121 @@ Tree sentence_tree(const std::string& text, const Encoding& encoding, int64_t mo
   return split;
 }
 
+double tree_cost(const Tensor& encoded) {
+  const auto* numbers = encoded.data_ptr<int32_t>();
+  const int64_t families = numbers[1];
+  const int32_t* begin = numbers + 2;
+  double cost = 0;
+  for (int64_t f = 0; f < families; ++f) {
+    const double children = begin[f + 1] - begin[f];
+    cost += children * children;
+  }
+  return cost;
+}
+
+double stream_cost(int64_t tokens, int64_t branching) {
+  double entries = 0;
+  for (int64_t t = 0; t < tokens; ++t) {
+    ++entries;
+    for (int64_t rest = t; rest > 0; rest /= branching) entries += static_cast<double>(rest % branching);
+  }
+  return entries;
+}
+
+namespace {
+
+// Of each sequence the candidate with the largest hierarchy score, summed over heads: the one closest to softmax.
+std::vector<Tensor> closest(const Tensor& q, const Tensor& k, const std::vector<std::vector<Tensor>>& candidates) {
+  if (candidates.size() == 1) return candidates[0];
+  std::vector<Tensor> scores;
+  for (const std::vector<Tensor>& trees : candidates) scores.push_back(hierarchy_score(q, k, trees).sum(-1));
+  const Tensor best = torch::stack(scores).argmax(0);
+  std::vector<Tensor> chosen;
+  for (int64_t b = 0; b < best.size(0); ++b) chosen.push_back(candidates[best[b].item<int64_t>()][b]);
+  return chosen;
+}
+
+// Rows of `out` by softmax over all real tokens.
+void attend_exactly(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
+                    const Injection& injection, const Tensor& out) {
+  for (size_t b = 0; b < injection.exact.size(); ++b) {
+    if (injection.exact[b].empty()) continue;
+    const Tensor rows = torch::tensor(injection.exact[b]);
+    const auto sequence = static_cast<int64_t>(b), length = lengths[sequence].item<int64_t>();
+    const Tensor scores =
+        torch::matmul(q[sequence].index_select(1, rows), k[sequence].narrow(1, 0, length).transpose(-1, -2)) /
+        std::sqrt(static_cast<double>(q.size(3)));
+    out[sequence].index_copy_(1, rows, torch::matmul(torch::softmax(scores, -1), v[sequence].narrow(1, 0, length)));
+  }
+}
+
+// Choosing among several trees needs the scores of all of them, and no values.
+double spent_on_trees(const std::vector<Tensor>& chosen, const std::vector<std::vector<Tensor>>& candidates) {
+  double spent = 0;
+  for (const Tensor& tree : chosen) spent += 2 * tree_cost(tree);
+  for (const std::vector<Tensor>& trees : candidates) {
+    for (size_t b = 0; b < trees.size() && candidates.size() > 1; ++b) spent += tree_cost(trees[b]);
+  }
+  return spent;
+}
+
+// Of softmax, and of what every injected layer does beside its trees: the streaming form, the exact rows.
+AttentionCost fixed_cost(const Tensor& lengths, const Injection& injection, bool causal) {
+  AttentionCost cost;
+  for (int64_t b = 0; b < lengths.size(0); ++b) {
+    const auto tokens = lengths[b].item<int64_t>();
+    const auto length = static_cast<double>(tokens);
+    cost.flat += causal ? length * (length + 1) : 2 * length * length;
+    if (causal) cost.spent += 2 * stream_cost(tokens, injection.branching);
+    if (!injection.exact.empty()) cost.spent += 2 * static_cast<double>(injection.exact[b].size()) * length;
+  }
+  return cost;
+}
+
+}  // namespace
+
 AttentionFunction inject_hsa(const AttentionFunction& softmax, Injection injection, bool causal) {
   return [softmax, injection = std::move(injection), causal](int64_t layer, const Tensor& q, const Tensor& k,
                                                              const Tensor& v, const Tensor& lengths) {
-    if (std::find(injection.layers.begin(), injection.layers.end(), layer) == injection.layers.end())
+    auto count = [&](const std::function<double(const AttentionCost&)>& spent) {
+      if (injection.costs == nullptr) return;
+      const AttentionCost fixed = fixed_cost(lengths, injection, causal);
+      injection.costs->at(layer).flat += fixed.flat;
+      injection.costs->at(layer).spent += spent(fixed);
+    };
+    const auto candidates = injection.trees.find(layer);
+    if (candidates == injection.trees.end()) {
+      count([](const AttentionCost& fixed) { return fixed.flat; });
       return softmax(layer, q, k, v, lengths);
+    }
     if (causal) {
+      count([](const AttentionCost& fixed) { return fixed.spent; });
       HsaStreamOptions options;
       options.branching = injection.branching;  // padding stands behind all tokens, so none of them sees it
       return std::get<0>(hsa_stream_attention(q, k, v, options));
     }
-    Tensor out = std::get<0>(hsa_attention(q, k, v, injection.trees));
-    for (size_t b = 0; b < injection.exact.size(); ++b) {
-      if (injection.exact[b].empty()) continue;
-      const Tensor rows = torch::tensor(injection.exact[b]);
-      const auto sequence = static_cast<int64_t>(b), length = lengths[sequence].item<int64_t>();
-      const Tensor scores =
-          torch::matmul(q[sequence].index_select(1, rows), k[sequence].narrow(1, 0, length).transpose(-1, -2)) /
-          std::sqrt(static_cast<double>(q.size(3)));
-      out[sequence].index_copy_(1, rows, torch::matmul(torch::softmax(scores, -1), v[sequence].narrow(1, 0, length)));
-    }
+    const std::vector<Tensor> trees = closest(q, k, candidates->second);
+    count([&](const AttentionCost& fixed) { return fixed.spent + spent_on_trees(trees, candidates->second); });
+    Tensor out = std::get<0>(hsa_attention(q, k, v, trees));
+    attend_exactly(q, k, v, lengths, injection, out);
     return out;
   };
 }
 
-Tensor injection_gap(const Tensor& q, const Tensor& k, const Tensor& lengths, const Injection& injection, bool causal) {
+Tensor tree_gap(const Tensor& q, const Tensor& k, const Tensor& lengths, const std::vector<Tensor>& trees) {
   torch::NoGradGuard no_grad;
-  const Tensor weights = token_weights(q, lengths), lse = flat_lse(q, k, lengths, causal);
-  Tensor gap;
-  if (causal) {
-    HsaStreamOptions options;
-    options.branching = injection.branching;
-    const Tensor stream = std::get<1>(hsa_stream_attention(q, k, k, options));
-    const Tensor real = weights.unsqueeze(1) > 0;
-    gap = torch::where(real, lse - stream, torch::zeros_like(lse)).sum(-1);
-  } else {
-    const Tensor real = torch::where(weights.unsqueeze(1) > 0, lse, torch::zeros_like(lse));
-    gap = kl_gap(real, hierarchy_score(q, k, injection.trees), weights);
-  }
-  return gap.mean(-1) / lengths.to(gap.scalar_type());
+  const Tensor weights = token_weights(q, lengths), lse = flat_lse(q, k, lengths, false);
+  const Tensor real = torch::where(weights.unsqueeze(1) > 0, lse, torch::zeros_like(lse));
+  return kl_gap(real, hierarchy_score(q, k, trees), weights).mean(-1) / lengths;
+}
+
+Tensor stream_gap(const Tensor& q, const Tensor& k, const Tensor& lengths, int64_t branching) {
+  torch::NoGradGuard no_grad;
+  HsaStreamOptions options;
+  options.branching = branching;
+  const Tensor lse = flat_lse(q, k, lengths, true), stream = std::get<1>(hsa_stream_attention(q, k, k, options));
+  const Tensor real = token_weights(q, lengths).unsqueeze(1) > 0;
+  return torch::where(real, lse - stream, torch::zeros_like(lse)).sum(-1).mean(-1) / lengths;
 }
 
 }  // namespace strata

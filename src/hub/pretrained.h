@@ -45,6 +45,7 @@ class Pretrained {
   // Mean over the real tokens of the last hidden states, which is how sentence encoders are read.
   torch::Tensor mean_pooled(const torch::Tensor& hidden, const torch::Tensor& lengths) const;
   // The model's own heads; empty where its file has none: classes from the first token, or the next token's logits.
+  bool has_classes() const { return classes_.weight.defined(); }
   torch::Tensor class_logits(const torch::Tensor& hidden) const;
   torch::Tensor next_token_logits(const torch::Tensor& hidden) const;
 

@@ -141,13 +141,19 @@ Tensor HktAttentionImpl::forward(const Tensor& x, const c10::optional<Tensor>& l
   }
   const int64_t key_heads = k[0].size(1);
   const Tensor v = split_heads(value_(states[0]), key_heads);
+  auto out = [&](const Tensor& mixed) {
+    return out_(mixed.transpose(1, 2).reshape({x.size(0), x.size(1), options.model_size()}));
+  };
+  if (in_place_of_softmax) {
+    TORCH_CHECK(options.levels() == 1, "in_place_of_softmax: expected a module with one level, got ", options.levels());
+    return out(in_place_of_softmax(q[0], k[0], v));
+  }
   HktOptions attention;
   attention.lengths = lengths;
   attention.bias = bias;
   attention.causal = options.causal();
   const Tensor weights = level_weights().to(v.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
-  const Tensor mixed = std::get<0>(hkt_attention(q, k, v, weights, attention));
-  return out_(mixed.transpose(1, 2).reshape({x.size(0), x.size(1), options.model_size()}));
+  return out(std::get<0>(hkt_attention(q, k, v, weights, attention)));
 }
 
 }  // namespace strata

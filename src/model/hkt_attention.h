@@ -3,6 +3,7 @@
 
 #include <torch/torch.h>
 
+#include <functional>
 #include <vector>
 
 namespace strata {
@@ -62,6 +63,11 @@ class HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl> {
   int64_t head_size() const { return options.model_size() / options.heads(); }
 
   HktAttentionOptions options;  // fixed once the module is made
+
+  // If set, stands where softmax attention stood: q, k, v (B, H, T, d) to (B, H, T, d). Only of a module with one
+  // level.
+  std::function<torch::Tensor(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v)>
+      in_place_of_softmax;
 
  private:
   torch::Tensor split_heads(const torch::Tensor& x, int64_t heads) const;

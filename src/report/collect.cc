@@ -93,6 +93,19 @@ Json collect_inspect(const fs::path& json) {
   return page;
 }
 
+Json collect_inject(const fs::path& json) {
+  Json problems = Json::array();
+  Json injected = read_part(json, "run strata inject", problems);
+  if (injected.is_null()) injected = Json::object();
+  const std::string model = injected.contains("model") && injected["model"].is_string()
+                                ? fs::path(injected["model"].get<std::string>()).filename().string()
+                                : json.string();
+  Json page = {{"kind", "inject"}, {"title", fmt::format("HSA injected into {}", model)}};
+  page["problems"] = problems;
+  page["inject"] = std::move(injected);
+  return page;
+}
+
 Json collect_train(const fs::path& folder) {
   Json problems = Json::array();
   const Json run = read_part(folder / "run.json", "the options are not known", problems);

@@ -73,6 +73,10 @@ Report write_inspect_report(const fs::path& json) {
   return write_page(fs::path(json).replace_extension(".html"), collect_inspect(json));
 }
 
+Report write_inject_report(const fs::path& json) {
+  return write_page(fs::path(json).replace_extension(".html"), collect_inject(json));
+}
+
 Report write_train_report(const fs::path& folder) { return write_page(folder / "report.html", collect_train(folder)); }
 
 Report write_compare_report(const fs::path& folder) {
@@ -87,10 +91,12 @@ std::vector<Report> write_reports(const fs::path& folder) {
   } else if (has("run.json") || has("metrics.jsonl")) {
     reports.push_back(write_train_report(folder));
   }
+  if (has("inject.json")) reports.push_back(write_inject_report(folder / "inject.json"));
   if (has("inspect.json")) reports.push_back(write_inspect_report(folder / "inspect.json"));
   if (reports.empty()) {
     throw output_error(
-        "{}: expected the folder of a run or a comparison, with run.json, compare.json or inspect.json in it",
+        "{}: expected the folder of a run, a comparison or an injection, with run.json, compare.json, inspect.json or "
+        "inject.json in it",
         folder.string());
   }
   return reports;

@@ -17,6 +17,9 @@ struct Report {
 // training is in it, too.
 Report write_inspect_report(const fs::path& json);
 
+// Of what `strata inject` wrote: inject.json -> inject.html.
+Report write_inject_report(const fs::path& json);
+
 // Of a run's folder (run.json), or a comparison's (compare.json): report.html.
 Report write_train_report(const fs::path& folder);
 Report write_compare_report(const fs::path& folder);

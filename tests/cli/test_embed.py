@@ -1,14 +1,14 @@
 """strata embed on a tiny model: JSON lines, matrices, injection, and what it says when things are wrong."""
 import json
 import os
-import shutil
 import subprocess
 
 import numpy
 import pytest
 
+from tiny_models import write_bert
+
 STRATA = os.environ["STRATA_COMMAND"]
-MODEL = os.path.join(os.path.dirname(__file__), "../hub/bert")
 TEXTS = "ab cd. ef gh!\nabc\n\nthe quick brown fox jumps over the lazy dog\n"
 
 
@@ -21,10 +21,7 @@ def strata(*args, code=0, stdin=TEXTS):
 @pytest.fixture
 def model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("config.json", "model.safetensors"):
-        shutil.copy(os.path.join(MODEL, name), tmp_path)
-    letters = [f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"]
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", *letters]) + "\n")
+    write_bert(tmp_path)
     return tmp_path
 
 

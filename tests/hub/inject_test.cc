@@ -23,10 +23,11 @@ Tree made(const std::function<Status(Tree*)>& make) {
 const Tensor kIds = torch::tensor({{3, 17, 25, 4, 9, 30, 11, 2}, {5, 6, 7, 8, 12, 1, 1, 1}});
 const Tensor kLengths = torch::tensor({8, 5});
 
-Injection with_trees(std::vector<int64_t> layers, const std::function<Tree(int64_t)>& tree) {
+Injection with_trees(const std::vector<int64_t>& layers, const std::function<Tree(int64_t)>& tree) {
   Injection injection;
-  injection.layers = std::move(layers);
-  for (const int64_t length : {8, 5}) injection.trees.push_back(encode_tree(tree(length)));
+  std::vector<Tensor> trees;
+  for (const int64_t length : {8, 5}) trees.push_back(encode_tree(tree(length)));
+  for (const int64_t layer : layers) injection.trees[layer] = {trees};
   return injection;
 }
 Tree star(int64_t tokens) {
@@ -71,7 +72,7 @@ TEST(Inject, ExactTokensAttendAsBefore) {
 TEST(Inject, CausalModelsStayCausal) {
   Pretrained model = Pretrained::load(folder_of("gpt2"));
   Injection injection;
-  injection.layers = {0, 1};
+  injection.trees = {{0, {}}, {1, {}}};
   injection.branching = 2;
   model.attention = inject_hsa(model.attention, injection, true);
   const Tensor before = model.hidden_states(kIds, kLengths).back();
@@ -88,15 +89,52 @@ TEST(Inject, CausalModelsStayCausal) {
 TEST(Inject, TheGapIsZeroForSoftmaxAndPositiveForTrees) {
   torch::manual_seed(1);
   const Tensor q = torch::randn({2, 3, 8, 4}), k = torch::randn({2, 3, 8, 4});
-  EXPECT_LT(injection_gap(q, k, kLengths, with_trees({0}, star), false).abs().max().item<double>(), 1e-5);
-  const Tensor gap = injection_gap(q, k, kLengths, with_trees({0}, halves), false);
-  EXPECT_EQ(gap.sizes(), (std::vector<int64_t>{2}));
-  EXPECT_GT(gap.min().item<double>(), 1e-3);
-  Injection stream;
-  stream.branching = 2;
-  EXPECT_GT(injection_gap(q, k, kLengths, stream, true).min().item<double>(), 1e-3);
-  stream.branching = 16;
-  EXPECT_LT(injection_gap(q, k, kLengths, stream, true).abs().max().item<double>(), 1e-5);
+  auto gap = [&](const std::function<Tree(int64_t)>& tree) {
+    return tree_gap(q, k, kLengths, with_trees({0}, tree).trees[0][0]);
+  };
+  EXPECT_LT(gap(star).abs().max().item<double>(), 1e-5);
+  EXPECT_EQ(gap(halves).sizes(), (std::vector<int64_t>{2}));
+  EXPECT_GT(gap(halves).min().item<double>(), 1e-3);
+  EXPECT_GT(stream_gap(q, k, kLengths, 2).min().item<double>(), 1e-3);
+  EXPECT_LT(stream_gap(q, k, kLengths, 16).abs().max().item<double>(), 1e-5);
+}
+
+TEST(Inject, EverySequenceTakesTheTreeClosestToSoftmax) {
+  torch::manual_seed(2);
+  const Tensor q = torch::randn({2, 3, 8, 4}), k = torch::randn({2, 3, 8, 4}), v = torch::randn({2, 3, 8, 4});
+  const AttentionFunction softmax = softmax_attention(false);
+  auto thirds = [](int64_t tokens) {
+    return made([&](Tree* tree) { return window_tree(tokens, {3, 8}, 1, Domain::kSet, tree); });
+  };
+  const auto a = with_trees({0}, halves).trees[0][0], b = with_trees({0}, thirds).trees[0][0];
+  auto out = [&](const std::vector<std::vector<Tensor>>& candidates) {
+    Injection injection;
+    injection.trees[0] = candidates;
+    return inject_hsa(softmax, injection, false)(0, q, k, v, kLengths);
+  };
+  const Tensor both = out({a, b}), gap_a = tree_gap(q, k, kLengths, a), gap_b = tree_gap(q, k, kLengths, b);
+  for (int64_t n = 0; n < 2; ++n) {
+    const bool first = gap_a[n].item<double>() < gap_b[n].item<double>();
+    EXPECT_TRUE(torch::equal(both[n], out({first ? a : b})[n])) << n;
+  }
+}
+
+TEST(Inject, CountsWhatItSpends) {
+  torch::manual_seed(3);
+  const Tensor q = torch::randn({2, 3, 8, 4});
+  Injection injection = with_trees({1}, halves);  // 8 tokens: 7 families of 2; 5 tokens: 2 + 1 of 2, one of 1
+  injection.exact = {{0}, {}};
+  injection.costs = std::make_shared<std::vector<AttentionCost>>(2);
+  const AttentionFunction attend = inject_hsa(softmax_attention(false), injection, false);
+  for (const int64_t layer : {0, 1}) attend(layer, q, q, q, kLengths);
+  const double flat = 2 * (64 + 25);
+  EXPECT_EQ(injection.costs->at(0).flat, flat);
+  EXPECT_EQ(injection.costs->at(0).spent, flat);
+  double trees = 0;
+  for (const int64_t length : {8, 5}) trees += static_cast<double>(2 * halves(length).cost());
+  EXPECT_EQ(trees, 2 * (28 + tree_cost(injection.trees[1][0][1])));
+  EXPECT_EQ(injection.costs->at(1).spent, trees + 2 * 8);
+  EXPECT_EQ(stream_cost(8, 2), 8 + 0 + 1 + 1 + 2 + 1 + 2 + 2 + 3);
 }
 
 TEST(SentenceTree, HasSentencesOverTokensAndSpecialTokensBesideThem) {

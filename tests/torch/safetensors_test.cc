@@ -29,6 +29,7 @@ TEST(Safetensors, RoundTripOfEveryType) {
   }
   tensors.emplace_back("scalar", torch::tensor(3.0));
   tensors.emplace_back("empty", torch::zeros({0, 4}));
+  tensors.emplace_back("empty, and wider than the file", torch::zeros({1000000, 0, 3}));
   tensors.emplace_back("strided", torch::rand({4, 6}).t());
   const std::string path = temporary("round.safetensors");
   save_safetensors(path, tensors, {{"kind", "test \"quoted\" \n"}});
@@ -56,9 +57,11 @@ TEST(Safetensors, DamagedFilesAreRefused) {
   refuse(R"({"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}})", four, "unknown dtype \"F31\"");
   refuse(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", four, "claims bytes 0 to 8 of 4");
   refuse(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", four, "claims bytes 4 to 0");
-  refuse(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", four, "shape larger than the file");
+  refuse(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", four, "needs 8 bytes for its shape");
   refuse(R"({"a":{"dtype":"F32","shape":[],"data_offsets":[0,0]}})", "", "needs 4 bytes for its shape");
   refuse(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,4]}})", four, "shape larger");
+  refuse(R"({"a":{"dtype":"U8","shape":[0,4611686018427387904,3],"data_offsets":[0,0]}})", "", "shape larger");
+  refuse(R"({"a":{"dtype":"U8","shape":[0,9223372036854775808],"data_offsets":[0,0]}})", "", "shape larger");
   refuse(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", four, "no natural number");
   refuse(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
          four, "neither overlap nor leave gaps");
@@ -67,6 +70,9 @@ TEST(Safetensors, DamagedFilesAreRefused) {
   refuse(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})",
          four, "\"a\" appears twice");
   refuse(R"({"__metadata__":{"x":1}})", "", "not a string");
+  refuse(R"({"a":{"dtype":"U8","shape":[[1]],"data_offsets":[0,1]}})", "x", "nested deeper");
+  refuse("{\"a\":" + std::string(10000, '['), "", "nested deeper");
+  refuse(std::string("{}\0{\"a\":1}", 10), "", "zero byte");
   std::ofstream(path, std::ios::trunc) << "abc";
   expect_error([&] { load_safetensors(path); }, "fewer than 8 bytes");
   expect_error([&] { load_safetensors(temporary("nowhere.safetensors")); }, "cannot open");

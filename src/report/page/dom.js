@@ -9,7 +9,7 @@ const page = JSON.parse(document.getElementById("page").textContent);
 function el(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    if (name.startsWith("on") && value) element.addEventListener(name.slice(2), value);
     else if (value !== undefined && value !== null && value !== false) element.setAttribute(name, value);
   }
   element.append(...children.flat().filter(child => child !== null && child !== undefined));

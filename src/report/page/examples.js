@@ -26,7 +26,7 @@ function showExamples(heads) {
       pair.append(text);
       text.append(el("p", {}, el("strong", {}, "Over the text. "), example.tree ? "Lines under the text are the families of the tree, the root lowest. " : "",
         "Choose a token to see where its attention goes."));
-      drawText(text, example, [...base, "attention"]);
+      drawText(text, example, [...base, "attention"], ["listops", "cifar10"].includes(page.inspect.task));
     });
     const pick = (key, label, names) => choice(label, names, i => { chosen[key] = i; renew(); });
     const controls = el("div", { class: "controls sticky" },
@@ -37,9 +37,10 @@ function showExamples(heads) {
   });
 }
 
-// The tokens of a row, nested as its tree has them. A token that is chosen colours the others by its attention.
-function drawText(parent, example, attention) {
-  const tokens = example.tokens ?? [], spaced = page.inspect.task === "listops" || page.inspect.task === "cifar10";
+// The tokens of a row, nested as its tree has them. A token that is chosen colours the others by its attention, if that
+// is there. spaced: with spaces between tokens.
+function drawText(parent, example, attention, spaced) {
+  const tokens = example.tokens ?? [];
   const shownTokens = Math.min(tokens.length, longestText);
   const block = example.block ?? 1;
   const spans = [];
@@ -54,7 +55,7 @@ function drawText(parent, example, attention) {
     });
   };
   const token = index => {
-    const span = el("span", { class: "token", onclick: () => choose(index) }, (tokens[index] ?? "?") + (spaced ? " " : ""));
+    const span = el("span", { class: "token", onclick: attention && (() => choose(index)) }, (tokens[index] ?? "?") + (spaced ? " " : ""));
     spans[index] = span;
     return span;
   };

@@ -19,4 +19,4 @@ applyTheme();
 if ((page.problems ?? []).length > 0) {
   document.getElementById("content").append(el("section", { "aria-label": "Problems" }, page.problems.map(problem)));
 }
-({ inspect: showInspect, train: showTrain, compare: showCompare })[page.kind]();
+({ inspect: showInspect, inject: showInject, train: showTrain, compare: showCompare })[page.kind]();

@@ -11,7 +11,7 @@ namespace strata {
 
 struct EmbedOptions {
   std::string layers = "none";     // that attend by a tree: none, late, or numbers from 0: "3,5"
-  std::string tree = "sentences";  // or balanced
+  std::string tree = "sentences";  // or balanced, windows
   int64_t branching = 16;          // children of a family at most
   bool exact_special = true;       // special tokens go on attending to all tokens
   int64_t length = 0;              // tokens of a text at most; 0: as many as the model has positions
@@ -23,9 +23,6 @@ struct Embedding {
   int64_t tokens = 0;
   bool cut = false;  // the text was longer
 };
-
-// "late": every second layer from the last one back to the middle. Throws a usage error for what a model has not.
-std::vector<int64_t> parse_layers(const std::string& text, int64_t layers);
 
 class Embedder {
  public:

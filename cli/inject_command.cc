@@ -1,0 +1,217 @@
+#include <fmt/format.h>
+
+#include <iostream>
+
+#include "bind.h"
+#include "commands.h"
+#include "inject/experiment.h"
+#include "report/report.h"
+#include "train/interrupt.h"
+#include "train/system.h"
+#include "util/error.h"
+
+namespace strata {
+namespace {
+
+struct State {
+  InjectOptions options;
+  std::string folder = "injection";
+  int64_t threads = 0;
+  bool approximate_special = false, no_curve = false, no_times = false, quiet = false, json = false;
+};
+
+std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
+
+void print_gaps(const Json& json) {
+  const Json &gaps = json["gaps"], &plan = json["plan"];
+  fmt::print("\nlayer  injected  tree{:18} KL gap  cost\n", "");
+  for (size_t layer = 0; layer < gaps["nats_per_token"].size(); ++layer) {
+    const Json& nats = gaps["nats_per_token"][layer];
+    std::string words = "no";
+    size_t shown = 0;
+    for (size_t r = 0; r < nats.size(); ++r) {  // of a layer that stays: its nearest tree in the budget
+      const double budget = json["budget"];
+      const bool fits = gaps["costs"][r].get<double>() <= budget,
+                 best = nats[r].get<double>() < nats[shown].get<double>();
+      if (fits && (best || gaps["costs"][shown].get<double>() > budget)) shown = r;
+    }
+    size_t choices = 0;
+    for (const Json& one : plan) {
+      if (one["layer"] != layer) continue;
+      words = "yes";
+      choices = one["trees"].size();
+      for (size_t r = 0; r < nats.size(); ++r) {
+        if (gaps["trees"][r] == one["trees"][0]) shown = r;
+      }
+    }
+    fmt::print("{:<5}  {:<8}  {:<21}  {:>6.4f}  {}{}\n", layer, words, gaps["trees"][shown].get<std::string>(),
+               nats[shown].get<double>(), percent(gaps["costs"][shown]),
+               choices > 1 ? fmt::format(", or another of {} by text", choices) : "");
+  }
+  fmt::print(
+      "\nKL gap: nats per token from softmax, on {} unlabelled texts of {:.0f} tokens. Cost: over flat attention's.\n",
+      gaps["texts"].get<int64_t>(), gaps["tokens"].get<double>());
+}
+
+std::string shown_score(const Json& json, const Json& point) {
+  const double score = point["score"];
+  return json["causal"] ? fmt::format("{:.4f}", score) : fmt::format("{:.2f}%", 100 * score);
+}
+
+void print_scores(const Json& json) {
+  if (!json.contains("before")) return;
+  const Json& test = json["test"];
+  fmt::print("\n{} test rows of {:.0f} tokens; {}\n\n", test["rows"].get<int64_t>(), test["tokens"].get<double>(),
+             test["head"] == "linear" ? fmt::format("a linear head, fitted on {} rows with the original model",
+                                                    test["train_rows"].get<int64_t>())
+             : test["head"] == "own"  ? "the model's own head"
+                                      : "what the next token costs");
+  fmt::print("{:<8} {:>16}  {:>12}  {:>16}  {:>22}\n", "", test["measure"].get<std::string>(), "attention",
+             "FLOPs a text", "of injected layers");
+  for (const char* when : {"before", "after"}) {
+    const Json& point = json[when];
+    fmt::print("{:<8} {:>16}  {:>12}  {:>16.3g}  {:>22}\n", when, shown_score(json, point),
+               percent(point["attention_share"]), point["flops"].get<double>(),
+               point.contains("injected_share") ? percent(point["injected_share"]) : "-");
+  }
+  if (!json.contains("curve")) return;
+  const Json &late = json["curve"]["late"], &chosen = json["curve"]["auto"];
+  auto cell = [&](const Json& point) {
+    return fmt::format("{:>8}{} at {:>6}", shown_score(json, point),
+                       point.contains("agreement") ? fmt::format(" ({:>6})", percent(point["agreement"])) : "",
+                       percent(point["attention_share"]));
+  };
+  fmt::print("\nlayers  {:<30}  by the KL gap\n", "late and alternate ones first");
+  for (size_t k = 0; k < late.size(); ++k)
+    fmt::print("{:<6}  {:<30}  {}  {}\n", k, cell(late[k]), cell(chosen[k]), chosen[k]["layers"].dump());
+  if (!json["causal"]) fmt::print("in brackets: rows answered as by the original model\n");
+}
+
+void print_times(const Json& json) {
+  if (!json.contains("time")) return;
+  fmt::print("\n{:>6}  {:^26}  {:^26}  {:^26}\n", "", "the operator, ms", "a whole layer, ms", "the whole model, ms");
+  fmt::print("{:>6}  {:>9}{:>9}{:>8}  {:>9}{:>9}{:>8}  {:>9}{:>9}{:>8}\n", "tokens", "flat", "HSA", "", "flat", "HSA",
+             "", "flat", "HSA", "");
+  for (const Json& row : json["time"]) {
+    fmt::print("{:>6}", row["tokens"].get<int64_t>());
+    for (const char* what : {"operator", "layer", "model"}) {
+      if (!row.contains(what)) continue;
+      fmt::print("  {:>9.2f}{:>9.2f}{:>7.2f}x", row[what]["flat_ms"].get<double>(), row[what]["hsa_ms"].get<double>(),
+                 row[what]["ratio"].get<double>());
+    }
+    fmt::print("\n");
+  }
+}
+
+void run(State& state) {
+  set_threads(state.threads);
+  InjectOptions& options = state.options;
+  options.exact_special = !state.approximate_special;
+  options.curve = !state.no_curve;
+  if (state.no_times) options.lengths.clear();
+  watch_for_interrupts();
+  make_folder(state.folder);
+  Progress progress(state.quiet);
+  const Json json = run_injection(options, progress);
+  write_json(fs::path(state.folder) / "inject.json", json);
+  const Report report = write_inject_report(fs::path(state.folder) / "inject.json");
+  if (state.json) {
+    fmt::print("{}\n", json.dump(2));
+    return;
+  }
+  fmt::print("{}: {} layers, {} heads of {} channels\n", options.model, json["layers"].get<int64_t>(),
+             json["heads"].get<int64_t>(), json["hidden"].get<int64_t>() / json["heads"].get<int64_t>());
+  print_gaps(json);
+  print_scores(json);
+  print_times(json);
+  fmt::print("\nwritten to {}; to look at: {}\n", (fs::path(state.folder) / "inject.json").string(),
+             report.path.string());
+}
+
+}  // namespace
+
+void add_inject_command(CLI::App& app) {
+  auto state = std::make_shared<State>();
+  InjectOptions& o = state->options;
+  CLI::App* command = app.add_subcommand("inject", "HSA in a trained transformer: what it costs and saves");
+  command->description(
+      "Put HSA in place of softmax in layers of a trained transformer, train nothing, and see what it costs and "
+      "saves:\n"
+      "strata inject MODEL --train FILE --test FILE. Labels are only used to measure; layers and trees are chosen "
+      "without.");
+  command
+      ->add_option("model", o.model,
+                   "A Hugging Face folder (BERT, RoBERTa, MiniLM, GPT-2), or a run's folder with flat attention")
+      ->required()
+      ->type_name("MODEL");
+  command->add_option("--test", o.test, "Labelled texts to measure on: CSV, TSV or JSON lines")->type_name("FILE");
+  command
+      ->add_option("--train", o.train,
+                   "Labelled texts to fit a linear head on; without them the model's own head answers")
+      ->type_name("FILE");
+  command
+      ->add_option("--texts", o.texts,
+                   "Unlabelled texts, one per line, to measure KL gaps on; those of --train if not given")
+      ->type_name("FILE");
+  command->add_option("--label-column", o.label_column, "Column of the label: a name, or a number from 1")
+      ->capture_default_str();
+  command->add_option("--text-column", o.text_column, "Column of the text: a name, or a number from 1")
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--layers", o.layers,
+          "Layers that attend by HSA: auto (by the KL gap), late (every second one of the later half), or numbers "
+          "from 0: 3,5")
+      ->capture_default_str();
+  command->add_option("--tree", o.tree, "Tree of a text; best: whichever is closest to softmax within the budget")
+      ->check(CLI::IsMember({"best", "sentences", "balanced", "windows"}))
+      ->capture_default_str();
+  command->add_option("--branching", o.branching, "Children of a family at most (not of best)")
+      ->check(CLI::Range(2, 64))
+      ->capture_default_str();
+  command->add_option("--cut", o.cut, "auto: share of the attention of all layers to save")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--budget", o.budget, "What an injected layer may cost at most, over flat attention")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_flag("--approximate-special", state->approximate_special,
+                    "Special tokens attend by the tree as well; otherwise to all tokens, as in the original");
+  command->add_option("--length", o.length, "Tokens of a text at most; 0: as many as the model reads")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--train-rows", o.train_rows, "Training rows, chosen by the seed")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--test-rows", o.test_rows, "Test rows, chosen by the seed")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--text-rows", o.text_rows, "Unlabelled texts")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--seed", o.seed, "Seed of the rows")->capture_default_str();
+  command->add_option("--batch", o.batch, "Texts at a time")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_flag("--no-curve", state->no_curve, "Only before and after, not one layer after the other");
+  command->add_flag("--no-times", state->no_times, "Do not measure time and memory");
+  command->add_option("--lengths", o.lengths, "Tokens to measure time at")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--folder", state->folder, "Where inject.json and inject.html go")
+      ->type_name("FOLDER")
+      ->capture_default_str();
+  command->add_option("--threads", state->threads, "CPU threads; 0: all cores");
+  command->add_flag("--json", state->json, "Print JSON");
+  command->add_flag("--quiet", state->quiet, "No progress");
+  command->footer(examples(
+      "  strata inject models/all-MiniLM-L6-v2 --train train.tsv --test test.tsv --label-column 1 --text-column 2\n"
+      "  strata inject models/roberta-imdb --test test.csv --layers late --tree sentences\n"
+      "  strata inject models/gpt2 --texts novel.txt --layers 9,11 --tree balanced\n"
+      "  strata inject runs/imdb-flat-seed1 --test test.jsonl --cut 0.9"));
+  command->callback([state, command] {
+    refuse_extras(*command);
+    run(*state);
+  });
+}
+
+}  // namespace strata

@@ -1,0 +1,33 @@
+// What an injection costs and saves, on data: the work of `strata inject`. Knows no torch, so that the command need
+// not.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/progress.h"
+#include "util/options.h"
+
+namespace strata {
+
+struct InjectOptions {
+  std::string model;               // a Hugging Face folder, or a run's
+  std::string train, test, texts;  // labelled, labelled, unlabelled; any may be empty
+  std::string label_column = "label", text_column = "text";
+  std::string layers = "auto";  // or late, or numbers from 0
+  std::string tree = "best";    // or sentences, balanced, windows
+  int64_t branching = 16;       // children of a family at most; not of "best"
+  double cut = 0.4;             // auto: share of the attention of all layers to save
+  double budget = 0.2;          // what an injected layer may cost at most, over flat attention
+  bool exact_special = true;
+  int64_t length = 0, batch = 16;
+  int64_t train_rows = 2000, test_rows = 1000, text_rows = 64;
+  int64_t seed = 1;  // of the rows that are taken
+  bool curve = true;
+  std::vector<int64_t> lengths = {128, 512, 2048, 8192};  // to measure time at
+};
+
+// Everything that was found out, as docs/INJECT.md describes it. Throws data and usage errors.
+Json run_injection(const InjectOptions& options, Progress& progress);
+
+}  // namespace strata

@@ -1,0 +1,171 @@
+#include "inject/host.h"
+
+#include <algorithm>
+
+#include "data/task.h"
+#include "data/trees.h"
+#include "data/words.h"
+#include "hub/inject.h"
+#include "model/hkt_attention.h"
+#include "train/checkpoint.h"
+#include "util/error.h"
+
+namespace strata {
+namespace {
+
+using torch::Tensor;
+
+// (batch): - sum log p(next token), over the real tokens. logits: (batch, tokens, vocabulary)
+Tensor next_token_loss(const Tensor& logits, const Tensor& ids, const Tensor& lengths) {
+  if (ids.size(1) < 2) return torch::zeros({ids.size(0)});
+  const int64_t last = ids.size(1) - 1;
+  const Tensor log_p = torch::log_softmax(logits.narrow(1, 0, last), -1);
+  const Tensor nats = -log_p.gather(-1, ids.narrow(1, 1, last).unsqueeze(-1)).squeeze(-1);
+  const Tensor real = torch::arange(1, last + 1).unsqueeze(0) < lengths.unsqueeze(1);
+  return torch::where(real, nats, torch::zeros_like(nats)).sum(-1);
+}
+
+class PretrainedHost : public Host {
+ public:
+  PretrainedHost(const std::filesystem::path& folder, int64_t length)
+      : model_(Pretrained::load(folder)), tokenizer_(Tokenizer::load(folder)) {
+    const PretrainedConfig& config = model_.config();
+    if (tokenizer_.size() > config.vocabulary)
+      throw data_error("{}: the tokenizer has {} tokens and the model {}; they do not belong together", folder.string(),
+                       tokenizer_.size(), config.vocabulary);
+    longest_ = length > 0 ? std::min(length, config.longest()) : config.longest();
+    if (model_.has_classes()) labels_ = config.labels;
+  }
+
+  int64_t layers() const override { return model_.config().layers; }
+  int64_t heads() const override { return model_.config().heads; }
+  int64_t hidden() const override { return model_.config().hidden; }
+  bool is_causal() const override { return model_.config().is_causal(); }
+  int64_t positions() const override { return model_.config().longest(); }
+  const std::vector<std::string>& labels() const override { return labels_; }
+  bool has_features() const override { return true; }
+
+  HostText read(const std::string& text) const override {
+    HostText read{text, tokenizer_.encode(text), {}, false};
+    read.cut = read.tokens() > longest_;
+    if (read.cut) read.encoding = tokenizer_.encode(text, true, longest_);
+    for (int64_t t = 0; t < read.tokens(); ++t) {
+      if (tokenizer_.is_special(read.encoding.ids[t])) read.special.push_back(t);
+    }
+    return read;
+  }
+
+  std::vector<std::string> show(const HostText& text) const override {
+    std::vector<std::string> shown;
+    for (const TextRange& place : text.encoding.places)
+      shown.push_back(place.begin < place.end ? text.text.substr(place.begin, place.end - place.begin) : "*");
+    return shown;
+  }
+
+  Tree natural_tree(const HostText& text, int64_t branching) const override {
+    return sentence_tree(text.text, text.encoding, branching);
+  }
+
+  using Host::run;
+  HostOutput run(const Tensor& ids, const Tensor& lengths, const AttentionFunction& attention) override {
+    torch::NoGradGuard no_grad;
+    model_.attention = attention;
+    const Tensor last = model_.hidden_states(ids, lengths).back();
+    HostOutput output{model_.mean_pooled(last, lengths), model_.class_logits(last), {}};
+    if (is_causal()) output.loss = next_token_loss(model_.next_token_logits(last), ids, lengths);
+    return output;
+  }
+
+ private:
+  Pretrained model_;
+  Tokenizer tokenizer_;
+  std::vector<std::string> labels_;
+};
+
+// A model of ours. Its attention must be flat: what HSA is closest to is softmax.
+class TrainedHost : public Host {
+ public:
+  TrainedHost(const std::filesystem::path& path, int64_t length) : loaded_(load_model(path)) {
+    if (card().config.attention != "flat")
+      throw usage_error("{}: expected a model with flat attention to inject HSA into, and its attention is {}",
+                        path.string(), card().config.attention);
+    if (card().task == "cifar10")
+      throw usage_error("{}: expected a model that reads texts, and it reads images", path.string());
+    loaded_.model->eval();
+    longest_ = length > 0 ? std::min(length, card().shape.length) : card().shape.length;
+  }
+
+  int64_t layers() const override { return card().config.layers; }
+  int64_t heads() const override { return card().config.heads; }
+  int64_t hidden() const override { return card().config.model_size; }
+  bool is_causal() const override { return card().shape.next_token; }
+  int64_t positions() const override { return card().shape.length; }
+  const std::vector<std::string>& labels() const override { return card().labels; }
+  bool has_features() const override { return false; }
+
+  HostText read(const std::string& text) const override {
+    HostText read{text, {}, {}, false};
+    for (const Token token : encode_input(card().task, text, longest_, card().words))
+      read.encoding.ids.push_back(token);
+    read.cut = card().task != "listops" && read.tokens() == longest_ && text.size() > static_cast<size_t>(longest_);
+    return read;
+  }
+
+  std::vector<std::string> show(const HostText& text) const override {
+    return show_tokens(card().task, tokens_of(text), card().words);
+  }
+
+  Tree natural_tree(const HostText& text, int64_t branching) const override {
+    const std::string kind = card().task == "text" ? "text" : find_task(card().task).tree;
+    return *TreeMaker(kind, branching, card().words).tree(tokens_of(text));
+  }
+
+  using Host::run;
+  HostOutput run(const Tensor& ids, const Tensor& lengths, const AttentionFunction& attention) override {
+    torch::NoGradGuard no_grad;
+    for (int64_t layer = 0; layer < layers(); ++layer) {
+      auto module = std::dynamic_pointer_cast<HktAttentionImpl>(loaded_.model->attention(layer));
+      TORCH_CHECK(module != nullptr, "layer ", layer, " has no flat attention");
+      module->in_place_of_softmax = [attention, lengths, layer](const Tensor& q, const Tensor& k, const Tensor& v) {
+        return attention(layer, q, k, v, lengths);
+      };
+    }
+    const Tensor logits = loaded_.model->forward({ids, lengths, {}});
+    if (is_causal()) return {{}, {}, next_token_loss(logits, ids, lengths)};
+    return {{}, logits, {}};
+  }
+
+ private:
+  const ModelCard& card() const { return loaded_.card; }
+  static std::vector<Token> tokens_of(const HostText& text) {
+    return {text.encoding.ids.begin(), text.encoding.ids.end()};
+  }
+
+  LoadedModel loaded_;
+};
+
+}  // namespace
+
+std::unique_ptr<Host> Host::open(const std::filesystem::path& path, int64_t length) {
+  if (std::filesystem::exists(path / "config.json")) return std::make_unique<PretrainedHost>(path, length);
+  if (std::filesystem::exists(path / "run.json") || path.extension() == ".safetensors")
+    return std::make_unique<TrainedHost>(path, length);
+  throw data_error(
+      "{}: expected a Hugging Face folder (config.json, model.safetensors, a tokenizer) or the folder of a run "
+      "(run.json)",
+      path.string());
+}
+
+HostOutput Host::run(const std::vector<HostText>& texts, const AttentionFunction& attention) {
+  std::vector<int64_t> lengths;
+  for (const HostText& text : texts) lengths.push_back(text.tokens());
+  const auto count = static_cast<int64_t>(texts.size());
+  const Tensor ids = torch::zeros({count, *std::max_element(lengths.begin(), lengths.end())}, torch::kLong);
+  auto to = ids.accessor<int64_t, 2>();
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t t = 0; t < lengths[i]; ++t) to[i][t] = texts[i].encoding.ids[t];
+  }
+  return run(ids, torch::tensor(lengths), attention);
+}
+
+}  // namespace strata

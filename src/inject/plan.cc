@@ -1,0 +1,251 @@
+#include "inject/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <set>
+
+#include "torch/hsa_op.h"
+#include "util/error.h"
+
+namespace strata {
+
+using torch::Tensor;
+
+std::string TreeRecipe::name() const { return fmt::format("{} {}", kind, branching); }
+
+namespace {
+
+void check(const Status& status) {
+  if (!status.ok()) throw data_error("tree: {}", status.message());
+}
+
+// The tree of what stands between the special tokens, and these beside it under a new root. Trained transformers rest
+// much of their attention on special tokens, which as part of a family would be averaged with words.
+Tree beside_special(const Tree& inner, int64_t before, int64_t behind) {
+  std::vector<int32_t> begin = {0}, children, widths = {0};
+  std::vector<Domain> domains = {Domain::kSequence};
+  for (int64_t t = 0; t < before; ++t) children.push_back(static_cast<int32_t>(t));
+  children.push_back(~1);
+  for (int64_t t = 0; t < behind; ++t) children.push_back(static_cast<int32_t>(before + inner.tokens() + t));
+  begin.push_back(static_cast<int32_t>(children.size()));
+  for (int64_t family = 0; family < inner.families(); ++family) {
+    for (int32_t at = inner.child_begin()[family]; at < inner.child_begin()[family + 1]; ++at) {
+      const int32_t child = inner.children()[at];
+      children.push_back(child < 0 ? child - 1 : child + static_cast<int32_t>(before));
+    }
+    begin.push_back(static_cast<int32_t>(children.size()));
+    domains.push_back(inner.domain(family));
+    widths.push_back(inner.width(family));
+  }
+  Tree tree;
+  check(Tree::make(before + inner.tokens() + behind, std::move(begin), std::move(children), std::move(domains),
+                   std::move(widths), &tree));
+  return tree;
+}
+
+}  // namespace
+
+Tree TreeRecipe::make(const Host& host, const HostText& text) const {
+  if (kind == "sentences") return host.natural_tree(text, branching);
+  const std::set<int64_t> special(text.special.begin(), text.special.end());
+  int64_t before = 0, behind = 0;
+  while (special.count(before) > 0) ++before;
+  while (behind < text.tokens() - before && special.count(text.tokens() - 1 - behind) > 0) ++behind;
+  const int64_t tokens = text.tokens() - before - behind;
+  Tree tree;
+  if (tokens == 0) {
+    check(star_tree(text.tokens(), Domain::kSequence, &tree));
+    return tree;
+  }
+  check(kind == "balanced"
+            ? balanced_tree(tokens, branching, Domain::kSequence, &tree)
+            : window_tree(tokens, {branching, std::max<int64_t>(tokens, 2)}, 0, Domain::kSequence, &tree));
+  return before + behind == 0 ? tree : beside_special(tree, before, behind);
+}
+
+std::string InjectionPlan::describe() const {
+  std::string words;
+  for (const LayerPlan& plan : layers) {
+    std::vector<std::string> names;
+    for (const TreeRecipe& recipe : plan.trees) names.push_back(recipe.name());
+    words += fmt::format("{}{}: {}", words.empty() ? "" : "; ", plan.layer,
+                         names.size() > 3 ? fmt::format("the best of {} trees", names.size())
+                                          : fmt::format("{}", fmt::join(names, " or ")));
+  }
+  return words.empty() ? "none" : words;
+}
+
+AttentionFunction InjectionPlan::attention(const Host& host, const std::vector<HostText>& texts,
+                                           std::shared_ptr<std::vector<AttentionCost>> costs) const {
+  Injection injection;
+  injection.costs = std::move(costs);
+  std::map<std::string, std::vector<Tensor>> made;  // layers share trees
+  for (const LayerPlan& plan : layers) {
+    auto& candidates = injection.trees[plan.layer];
+    if (host.is_causal()) {
+      injection.branching = plan.trees.front().branching;
+      continue;
+    }
+    for (const TreeRecipe& recipe : plan.trees) {
+      std::vector<Tensor>& trees = made[recipe.name()];
+      for (size_t i = trees.size(); i < texts.size(); ++i) trees.push_back(encode_tree(recipe.make(host, texts[i])));
+      candidates.push_back(trees);
+    }
+  }
+  if (exact_special && !host.is_causal()) {
+    for (const HostText& text : texts) injection.exact.push_back(text.special);
+  }
+  return inject_hsa(softmax_attention(host.is_causal()), std::move(injection), host.is_causal());
+}
+
+std::vector<int64_t> parse_layers(const std::string& text, int64_t layers) {
+  if (text == "none") return {};
+  if (text == "late") {
+    std::vector<int64_t> chosen = late_order(layers);
+    chosen.resize((layers - layers / 2 + 1) / 2);
+    std::sort(chosen.begin(), chosen.end());
+    return chosen;
+  }
+  std::set<int64_t> chosen;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const std::string word = text.substr(at, end - at);
+    const bool digits = !word.empty() && word.size() < 6 && word.find_first_not_of("0123456789") == std::string::npos;
+    if (!digits || std::stoll(word) >= layers)
+      throw usage_error("--layers: expected none, late, auto, or numbers from 0 to {} apart by commas, got \"{}\"",
+                        layers - 1, text);
+    chosen.insert(std::stoll(word));
+    at = end + 1;
+  }
+  return {chosen.begin(), chosen.end()};
+}
+
+std::vector<int64_t> late_order(int64_t layers) {
+  std::vector<int64_t> order;
+  for (const int64_t first : {layers - 1, layers - 2}) {
+    for (int64_t layer = first; layer >= 0; layer -= 2) order.push_back(layer);
+  }
+  return order;
+}
+
+std::vector<TreeRecipe> all_recipes(bool causal) {
+  std::vector<TreeRecipe> recipes;
+  if (causal) return {{"balanced", 4}, {"balanced", 8}, {"balanced", 16}, {"balanced", 32}};
+  for (const char* kind : {"sentences", "balanced", "windows"}) {
+    for (const int64_t branching : {2, 4, 8, 16, 32}) recipes.push_back({kind, branching});
+  }
+  return recipes;
+}
+
+size_t GapTable::best_recipe(int64_t layer, double budget) const {
+  size_t best = recipes.size(), cheapest = 0;
+  for (size_t r = 0; r < recipes.size(); ++r) {
+    if (costs[r] < costs[cheapest]) cheapest = r;
+    if (costs[r] <= budget && (best == recipes.size() || gaps[layer][r] < gaps[layer][best])) best = r;
+  }
+  return best == recipes.size() ? cheapest : best;
+}
+
+std::vector<TreeRecipe> GapTable::candidates(int64_t layer, double budget) const {
+  std::vector<size_t> order(recipes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return gaps[layer][a] < gaps[layer][b]; });
+  std::vector<TreeRecipe> chosen = {recipes[best_recipe(layer, budget)]};
+  double scored = costs[best_recipe(layer, budget)], largest = scored;
+  for (const size_t r : order) {
+    // Scores of all candidates are half of the work of attending on them; one of them does the other half, too.
+    const double spent = (scored + costs[r]) / 2 + std::max(largest, costs[r]);
+    if (recipes[r].name() == chosen[0].name() || spent > budget) continue;
+    chosen.push_back(recipes[r]);
+    scored += costs[r];
+    largest = std::max(largest, costs[r]);
+  }
+  return chosen;
+}
+
+GapTable measure_gaps(Host& host, const std::vector<HostText>& texts, const std::vector<TreeRecipe>& recipes,
+                      bool exact_special, int64_t batch, const std::function<void(int64_t)>& progress) {
+  GapTable table{recipes, std::vector(host.layers(), std::vector<double>(recipes.size(), 0)),
+                 std::vector<double>(recipes.size(), 0)};
+  const bool causal = host.is_causal();
+  double tokens = 0, flat = 0;
+  const auto count = static_cast<int64_t>(texts.size());
+  for (int64_t first = 0; first < count; first += batch) {
+    const std::vector<HostText> part(texts.begin() + first, texts.begin() + std::min(first + batch, count));
+    std::vector<std::vector<Tensor>> trees(recipes.size());
+    for (const HostText& text : part) {
+      const auto length = static_cast<double>(text.tokens());
+      tokens += length;
+      flat += causal ? length * (length + 1) / 2 : length * length;
+      for (size_t r = 0; r < recipes.size(); ++r) {
+        if (causal) {
+          table.costs[r] += stream_cost(text.tokens(), recipes[r].branching);
+          continue;
+        }
+        trees[r].push_back(encode_tree(recipes[r].make(host, text)));
+        table.costs[r] += tree_cost(trees[r].back());
+        if (exact_special) table.costs[r] += static_cast<double>(text.special.size()) * length;
+      }
+    }
+    const AttentionFunction softmax = softmax_attention(causal);
+    host.run(part, [&](int64_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths) {
+      for (size_t r = 0; r < recipes.size(); ++r) {
+        const Tensor gap = causal ? stream_gap(q, k, lengths, recipes[r].branching) : tree_gap(q, k, lengths, trees[r]);
+        table.gaps[layer][r] += (gap * lengths).sum().item<double>();
+      }
+      return softmax(layer, q, k, v, lengths);
+    });
+    if (progress) progress(first + static_cast<int64_t>(part.size()));
+  }
+  for (double& cost : table.costs) cost /= flat;
+  for (std::vector<double>& layer : table.gaps) {
+    for (double& gap : layer) gap /= tokens;
+  }
+  return table;
+}
+
+// A knapsack over the layers: `least[c]` is the smallest sum of gaps that leaves a cost of at most c steps, one step
+// being 1/2000 of a layer's flat attention; costs are rounded up, so that what is promised is kept.
+std::vector<LayerPlan> choose_layers(const GapTable& table, double cut, double budget) {
+  constexpr int64_t kSteps = kCutSteps;
+  const auto layers = static_cast<int64_t>(table.gaps.size());
+  const auto room = static_cast<int64_t>(std::floor((1 - cut) * static_cast<double>(layers * kSteps) + 1e-6));
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<double> least(room + 1, 0.0);
+  std::vector<std::vector<int64_t>> choice(layers, std::vector<int64_t>(room + 1, -1));  // a recipe; -1: softmax
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    std::vector<double> next(room + 1, kNever);
+    auto offer = [&](int64_t recipe, double gap, int64_t cost) {
+      for (int64_t c = cost; c <= room; ++c) {
+        if (least[c - cost] + gap < next[c]) {
+          next[c] = least[c - cost] + gap;
+          choice[layer][c] = recipe;
+        }
+      }
+    };
+    offer(-1, 0, kSteps);
+    for (size_t r = 0; r < table.recipes.size(); ++r) {
+      if (table.costs[r] <= budget)
+        offer(static_cast<int64_t>(r), table.gaps[layer][r], static_cast<int64_t>(std::ceil(table.costs[r] * kSteps)));
+    }
+    least = std::move(next);
+  }
+  if (room < 0 || least[room] == kNever)
+    throw usage_error(
+        "--cut: no choice of layers and trees saves {:.0f}% of the attention within a budget of {:.0f}%; the cheapest "
+        "tree "
+        "costs {:.1f}% on these texts. Raise --budget or lower --cut",
+        100 * cut, 100 * budget, 100 * *std::min_element(table.costs.begin(), table.costs.end()));
+  std::vector<LayerPlan> chosen;
+  int64_t left = room;
+  for (int64_t layer = layers - 1; layer >= 0; --layer) {
+    const int64_t recipe = choice[layer][left];
+    left -= recipe < 0 ? kSteps : static_cast<int64_t>(std::ceil(table.costs[recipe] * kSteps));
+    if (recipe >= 0) chosen.insert(chosen.begin(), LayerPlan{layer, {table.recipes[recipe]}});
+  }
+  return chosen;
+}
+
+}  // namespace strata

@@ -1,0 +1,123 @@
+#include "inject/timing.h"
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+
+#include "torch/hkt_op.h"
+#include "torch/hsa_op.h"
+#include "util/error.h"
+
+namespace strata {
+namespace {
+
+using torch::Tensor;
+using Work = std::function<void()>;
+
+double milliseconds(const Work& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+// Side by side, in turns, so that a machine that slows down slows both.
+Json race(const Work& flat, const Work& hsa, double seconds) {
+  flat();
+  hsa();
+  std::vector<double> flat_times, hsa_times;
+  double spent = 0;
+  while (flat_times.size() < 3 || (spent < 1e3 * seconds && flat_times.size() < 200)) {
+    flat_times.push_back(milliseconds(flat));
+    hsa_times.push_back(milliseconds(hsa));
+    spent += flat_times.back() + hsa_times.back();
+  }
+  const double a = median(flat_times), b = median(hsa_times);
+  return {{"flat_ms", a}, {"hsa_ms", b}, {"ratio", a / b}};
+}
+
+// The largest resident size since it was last reset, in bytes; 0 where the system does not tell.
+int64_t peak_memory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stoll(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
+int64_t memory_of(const Work& work) {
+  std::ofstream("/proc/self/clear_refs") << 5;  // the peak falls to the present size
+  const int64_t before = peak_memory();
+  work();
+  return peak_memory() - before;
+}
+
+// A text of sentences of twenty words, a token each.
+HostText any_text(int64_t tokens) {
+  HostText text;
+  for (int64_t t = 0; t < tokens; ++t) {
+    text.encoding.ids.push_back(static_cast<int32_t>(t % 97 + 1));
+    text.encoding.places.push_back({6 * t, 6 * t + 5});
+    text.text += t % 20 == 19 ? "word. " : "words ";
+  }
+  text.special = {0, tokens - 1};
+  return text;
+}
+
+// Where that text is none that the host could read (expressions in brackets), a balanced tree is timed.
+TreeRecipe timed_recipe(const Host& host, const TreeRecipe& recipe) {
+  try {
+    recipe.make(host, any_text(16));
+    return recipe;
+  } catch (const Error&) {
+    return {"balanced", recipe.branching};
+  }
+}
+
+// Every injected layer on this one tree.
+InjectionPlan on_tree(std::vector<int64_t> layers, const TreeRecipe& recipe, bool exact_special) {
+  InjectionPlan plan{{}, exact_special};
+  for (const int64_t layer : layers) plan.layers.push_back({layer, {recipe}});
+  return plan;
+}
+
+}  // namespace
+
+Json time_by_length(Host& host, const InjectionPlan& plan, const TreeRecipe& wanted,
+                    const std::vector<int64_t>& lengths, double seconds_each) {
+  torch::NoGradGuard no_grad;
+  const TreeRecipe recipe = timed_recipe(host, wanted);
+  std::vector<int64_t> planned, all;
+  for (const LayerPlan& layer : plan.layers) planned.push_back(layer.layer);
+  for (int64_t layer = 0; layer < host.layers(); ++layer) all.push_back(layer);
+  const int64_t heads = host.heads(), channels = host.hidden() / heads;
+  const AttentionFunction softmax = softmax_attention(host.is_causal());
+  Json rows = Json::array();
+  for (const int64_t tokens : lengths) {
+    const std::vector<HostText> text = {any_text(tokens)};
+    const AttentionFunction every = on_tree(all, recipe, plan.exact_special).attention(host, text);
+    const Tensor q = torch::randn({1, heads, tokens, channels}), k = torch::randn_like(q), v = torch::randn_like(q);
+    const Tensor real = torch::tensor({tokens});
+    Json row = {{"tokens", tokens}, {"tree", recipe.name()}};
+    row["operator"] = race([&] { softmax(0, q, k, v, real); }, [&] { every(0, q, k, v, real); }, seconds_each);
+    if (tokens <= host.positions()) {
+      const Tensor ids = torch::randint(1, 10, {1, tokens}, torch::kLong);
+      const AttentionFunction injected = on_tree(planned, recipe, plan.exact_special).attention(host, text);
+      auto model = [&](const AttentionFunction& attention) { return [&] { host.run(ids, real, attention); }; };
+      row["layer"] = race(model(softmax), model(every), seconds_each);
+      for (const char* which : {"flat_ms", "hsa_ms"})
+        row["layer"][which] = row["layer"][which].get<double>() / static_cast<double>(host.layers());
+      row["model"] = race(model(softmax), model(injected), seconds_each);
+      row["model"]["flat_bytes"] = memory_of(model(softmax));
+      row["model"]["hsa_bytes"] = memory_of(model(injected));
+    }
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+}  // namespace strata
