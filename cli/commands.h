@@ -14,6 +14,7 @@ void add_predict_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
 void add_report_command(CLI::App& app);
 void add_embed_command(CLI::App& app);
+void add_generate_command(CLI::App& app);
 void add_inject_command(CLI::App& app);
 void add_info_command(CLI::App& app);
 void add_bench_command(CLI::App& app);

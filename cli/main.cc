@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <set>
 
 #include "commands.h"
 #include "util/error.h"
@@ -54,7 +55,8 @@ int fail(strata::ExitCode code, const std::string& message) {
 
 int main(int argc, char** argv) {
   using strata::ExitCode;
-  if (argc > 1 && std::string(argv[1]) == "train") spin_shortly(argv);
+  static const std::set<std::string> computing = {"train", "eval", "predict", "inspect", "embed", "inject", "generate"};
+  if (argc > 1 && computing.count(argv[1]) > 0) spin_shortly(argv);
   CLI::App app(kIntroduction, "strata");
   app.footer(kFooter);
   app.set_version_flag("--version", "strata " STRATA_VERSION);
@@ -68,6 +70,7 @@ int main(int argc, char** argv) {
 #ifdef STRATA_HUB
   strata::add_embed_command(app);
   strata::add_inject_command(app);
+  strata::add_generate_command(app);
 #endif
   strata::add_inspect_command(app);
   strata::add_report_command(app);

@@ -9,6 +9,7 @@ from strata import _library
 from strata.hkt import FlatAttention, HktAttention
 from strata.hkt_cache import HktCache
 from strata.hsa import HsaAttention, HsaStreamCache
+from strata.inject import inject
 from strata.ops import causal_filter, hkt_attention, hkt_decode
 from strata.safetensors import load_safetensors, save_safetensors
 from strata.tree import (
@@ -36,6 +37,7 @@ __all__ = [
     "hierarchy_score",
     "hsa_attention",
     "hsa_stream_attention",
+    "inject",
     "kl_gap",
     "load_safetensors",
     "save_safetensors",

@@ -41,7 +41,9 @@ class Pretrained {
 
   // Of every token, after each layer: states[0] are the embeddings, the last ones what the model gives out (of GPT-2
   // after its final norm). ids: (batch, tokens); padding behind `lengths` may hold any id.
-  std::vector<torch::Tensor> hidden_states(const torch::Tensor& ids, const torch::Tensor& lengths) const;
+  // first: the place of the first token, of a causal model whose attention remembers the tokens before.
+  std::vector<torch::Tensor> hidden_states(const torch::Tensor& ids, const torch::Tensor& lengths,
+                                           int64_t first = 0) const;
   // Mean over the real tokens of the last hidden states, which is how sentence encoders are read.
   torch::Tensor mean_pooled(const torch::Tensor& hidden, const torch::Tensor& lengths) const;
   // The model's own heads; empty where its file has none: classes from the first token, or the next token's logits.

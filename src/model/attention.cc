@@ -1,10 +1,28 @@
 #include "model/attention.h"
 
 #include "model/hkt_attention.h"
+#include "model/hkt_cache.h"
 #include "model/hsa_attention.h"
 
 namespace strata {
 namespace {
+
+// A module with its cache; both kinds name their cache's tensors by state().
+template <class Module, class Cache>
+class CachedStream : public AttentionStream {
+ public:
+  CachedStream(Module module, Cache cache) : module_(std::move(module)), cache_(std::move(cache)) {}
+  torch::Tensor step(const torch::Tensor& x) override { return module_->step(x, cache_); }
+  int64_t bytes() const override {
+    int64_t bytes = 0;
+    for (const auto& [name, tensor] : cache_.state()) bytes += static_cast<int64_t>(tensor.nbytes());
+    return bytes;
+  }
+
+ private:
+  Module module_;
+  Cache cache_;
+};
 
 AttentionModule make_hkt(const ModelConfig& c, const ModelShape& shape, int64_t levels) {
   HktAttention module(HktAttentionOptions(c.model_size, c.heads)
@@ -15,9 +33,13 @@ AttentionModule make_hkt(const ModelConfig& c, const ModelShape& shape, int64_t 
                           .per_level_projections(c.projections == "per-level" && levels > 1)
                           .psd(c.psd)
                           .causal(shape.next_token));
-  return {module.ptr(), [module](const torch::Tensor& x, const ModelInput& input) mutable {
-            return module->forward(x, input.lengths);
-          }};
+  return {
+      module.ptr(),
+      [module](const torch::Tensor& x, const ModelInput& input) mutable { return module->forward(x, input.lengths); },
+      [module]() mutable -> std::unique_ptr<AttentionStream> {
+        HktCache empty = module->prefill(torch::zeros({1, 0, module->options.model_size()})).second;
+        return std::make_unique<CachedStream<HktAttention, HktCache>>(module, std::move(empty));
+      }};
 }
 
 AttentionModule make_hsa(const ModelConfig& c, const ModelShape& shape) {
@@ -30,8 +52,10 @@ AttentionModule make_hsa(const ModelConfig& c, const ModelShape& shape) {
     options.tables(shape.tables).places(shape.places);
   }
   HsaAttention module(options);
-  return {module.ptr(), [module](const torch::Tensor& x, const ModelInput& input) mutable {
-            return module->forward(x, input.trees);
+  return {module.ptr(),
+          [module](const torch::Tensor& x, const ModelInput& input) mutable { return module->forward(x, input.trees); },
+          [module]() -> std::unique_ptr<AttentionStream> {
+            return std::make_unique<CachedStream<HsaAttention, HsaStreamCache>>(module, module->start_stream(1));
           }};
 }
 

@@ -18,10 +18,19 @@ struct ModelInput {
   std::vector<torch::Tensor> trees;  // one per row, as encode_tree gives them; HSA on trees only
 };
 
+// Causal attention, one token after the other.
+class AttentionStream {
+ public:
+  virtual ~AttentionStream() = default;
+  virtual torch::Tensor step(const torch::Tensor& x) = 0;  // (1, model) to (1, model)
+  virtual int64_t bytes() const = 0;                       // that it remembers
+};
+
 struct AttentionModule {
   std::shared_ptr<torch::nn::Module> module;
   // (B, T, model) to (B, T, model); padding rows may hold anything finite.
   std::function<torch::Tensor(const torch::Tensor& x, const ModelInput& input)> forward;
+  std::function<std::unique_ptr<AttentionStream>()> stream = {};  // of a language model
 };
 using AttentionMaker = std::function<AttentionModule(const ModelConfig& config, const ModelShape& shape)>;
 

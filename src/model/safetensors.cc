@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -20,6 +21,8 @@ using nlohmann::ordered_json;
 using torch::Tensor;
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+constexpr uint64_t kMaxBytes = std::numeric_limits<int64_t>::max();
+constexpr int kMaxDepth = 2;  // a shape, in a tensor, in the header
 
 const std::vector<std::pair<const char*, at::ScalarType>>& type_names() {
   static const std::vector<std::pair<const char*, at::ScalarType>> names = {
@@ -58,14 +61,19 @@ Entry parse_entry(const std::string& name, const json& value, uint64_t data_byte
     fail("tensor \"" + name + "\" claims bytes " + std::to_string(entry.begin) + " to " + std::to_string(entry.end) +
          " of " + std::to_string(data_bytes));
   }
+  // Zeros are left out of the product: a tensor of shape (4, 0) is empty, and torch multiplies the other sizes of an
+  // empty tensor, too, for its strides.
   uint64_t bytes = c10::elementSize(entry.type);
+  bool empty = false;
   for (const json& size : value["shape"]) {
     if (!size.is_number_unsigned()) fail("tensor \"" + name + "\" has a size that is no natural number");
     const uint64_t n = size;
-    if (n != 0 && bytes > data_bytes / n) fail("tensor \"" + name + "\" has a shape larger than the file");
-    bytes *= n;
+    if (n != 0 && bytes > kMaxBytes / n) fail("tensor \"" + name + "\" has a shape larger than any file");
+    if (n != 0) bytes *= n;
+    empty = empty || n == 0;
     entry.shape.push_back(static_cast<int64_t>(n));
   }
+  if (empty) bytes = 0;
   if (bytes != entry.end - entry.begin) {
     fail("tensor \"" + name + "\" needs " + std::to_string(bytes) + " bytes for its shape, and its offsets span " +
          std::to_string(entry.end - entry.begin));
@@ -73,14 +81,18 @@ Entry parse_entry(const std::string& name, const json& value, uint64_t data_byte
   return entry;
 }
 
-// Parses JSON and refuses a name that appears twice, which a plain parse would silently overwrite.
+// Parses JSON and refuses what a plain parse would let pass: a name that appears twice (the second would overwrite the
+// first), nesting (each bracket would cost 70 bytes) and a zero byte (it would end the text).
 template <class Fail>
 json parse_header(const std::string& header, const Fail& fail) {
   std::vector<std::string> seen;
   json::parser_callback_t note_keys = [&](int depth, json::parse_event_t event, json& parsed) {
     if (event == json::parse_event_t::key && depth == 1) seen.push_back(parsed.get<std::string>());
+    const bool opens = event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
+    if (opens && depth > kMaxDepth) fail("its header is nested deeper than tensors and their shapes");
     return true;
   };
+  if (header.find('\0') != std::string::npos) fail("its header is not JSON (it has a zero byte)");
   json parsed;
   try {
     parsed = json::parse(header, note_keys);
@@ -225,7 +237,7 @@ SafetensorsFile map_safetensors(const std::string& path) {
     char* const data = static_cast<char*>(start) + contents.data_begin + entry.begin;
     Tensor tensor = torch::from_blob(
         data, entry.shape, [mapping](void*) {}, entry.type);
-    if (reinterpret_cast<uintptr_t>(data) % c10::elementSize(entry.type) != 0) {
+    if (tensor.numel() > 0 && reinterpret_cast<uintptr_t>(data) % c10::elementSize(entry.type) != 0) {
       tensor = torch::empty(entry.shape, entry.type);
       std::memcpy(tensor.data_ptr(), data, tensor.nbytes());
     }

@@ -79,6 +79,35 @@ Tensor SequenceModelImpl::run(const ModelInput& input, std::vector<Tensor>* read
   return norm_(x);
 }
 
+int64_t SequenceModelImpl::Stream::bytes() const {
+  int64_t sum = 0;
+  for (const auto& layer : layers) sum += layer->bytes();
+  return sum;
+}
+
+SequenceModelImpl::Stream SequenceModelImpl::start_stream() const {
+  TORCH_CHECK_VALUE(shape.next_token, "start_stream: expected a language model, and this one is a classifier");
+  torch::NoGradGuard no_grad;
+  Stream stream;
+  for (const Block& block : blocks_) stream.layers.push_back(block.attention.stream());
+  return stream;
+}
+
+Tensor SequenceModelImpl::step(int64_t token, Stream& stream) {
+  TORCH_CHECK_VALUE(!positions_.defined() || stream.length < shape.length, "tokens: this model reads ", shape.length,
+                    " at most");
+  torch::NoGradGuard no_grad;
+  Tensor x = embedding_(torch::tensor({token}));
+  if (positions_.defined()) x = x + positions_.narrow(0, stream.length, 1);
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    Block& block = blocks_[layer];
+    x = x + stream.layers[layer]->step(block.attention_norm(x));
+    x = x + block.narrow(torch::gelu(block.widen(block.ffn_norm(x))));
+  }
+  ++stream.length;
+  return head_(norm_(x))[0];
+}
+
 Tensor SequenceModelImpl::forward(const ModelInput& input) {
   const Tensor x = run(input, nullptr);
   return head_(shape.next_token ? x : pool(x, input));

@@ -26,6 +26,16 @@ class SequenceModelImpl : public torch::nn::Module {
   void attention_inputs(const ModelInput& input, std::vector<torch::Tensor>& read) { run(input, &read); }
   std::shared_ptr<torch::nn::Module> attention(int64_t layer) const { return blocks_[layer].attention.module; }
 
+  // A language model one token after the other: (vocabulary) logits of what follows `token`. Equals forward(), to
+  // rounding. No gradients.
+  struct Stream {
+    std::vector<std::unique_ptr<AttentionStream>> layers;
+    int64_t length = 0;  // tokens seen, of `shape.length` at most where the model has positions
+    int64_t bytes() const;
+  };
+  Stream start_stream() const;
+  torch::Tensor step(int64_t token, Stream& stream);
+
   int64_t parameter_count() const;
 
   const ModelConfig config;

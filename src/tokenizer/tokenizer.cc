@@ -65,4 +65,9 @@ bool Tokenizer::is_special(int32_t id) const {
   return std::any_of(special_.begin(), special_.end(), [&](const SpecialToken& token) { return token.id == id; });
 }
 
+int32_t Tokenizer::special_id(std::string_view text) const {
+  const auto at = std::find_if(special_.begin(), special_.end(), [&](const SpecialToken& t) { return t.text == text; });
+  return at == special_.end() ? -1 : at->id;
+}
+
 }  // namespace strata

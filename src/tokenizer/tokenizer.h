@@ -53,6 +53,7 @@ class Tokenizer {
 
   int64_t size() const { return size_; }
   bool is_special(int32_t id) const;
+  int32_t special_id(std::string_view text) const;  // of the special token of this text; -1: there is none
   int64_t special_count() const { return static_cast<int64_t>(before_.size() + after_.size()); }
 
  private:

@@ -29,6 +29,8 @@ def write_gpt2(folder, positions=64):
         tensors[name] = numpy.frombuffer(body[slice(*entry["data_offsets"])], numpy.float32).reshape(entry["shape"])
         if name.endswith(("wte.weight", "wpe.weight")):
             tensors[name] = random.normal(0, 1, (257 if name.endswith("wte.weight") else positions, entry["shape"][1])).astype(numpy.float32)
+        if name.endswith("wte.weight"):
+            tensors[name][256] = 0  # texts do not end by themselves
     at, written = 0, {}
     for name, values in tensors.items():
         written[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [at, at + values.nbytes]}

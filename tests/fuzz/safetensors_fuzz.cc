@@ -1,7 +1,6 @@
 // libFuzzer target: whatever the bytes of a safetensors file, it is refused with words, or its tensors are what it
 // holds, byte for byte, read or mapped. Input that starts with '{' is one line of header and the data behind it, and
 // gets its length in front, so that changes to the header are tried; any other input is the file itself.
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -106,7 +106,8 @@ TEST(LinearHead, IsAMinimumOfItsLoss) {
   const Tensor x = torch::randn({60, 3}), labels = torch::randint(0, 3, {60}, torch::kLong);
   LinearHead head = fit_linear_head(x, labels, 3);
   auto loss = [&] {
-    return (torch::nn::functional::cross_entropy(head(x), labels) + head.l2 * head.weight.square().sum()).item<double>();
+    return (torch::nn::functional::cross_entropy(head(x), labels) + head.l2 * head.weight.square().sum())
+        .item<double>();
   };
   const double least = loss();
   for (int i = 0; i < 20; ++i) {

@@ -33,11 +33,13 @@ TEST(Safetensors, RoundTripOfEveryType) {
   tensors.emplace_back("strided", torch::rand({4, 6}).t());
   const std::string path = temporary("round.safetensors");
   save_safetensors(path, tensors, {{"kind", "test \"quoted\" \n"}});
-  const SafetensorsFile file = load_safetensors(path);
-  EXPECT_EQ(file.metadata.at("kind"), "test \"quoted\" \n");
-  std::map<std::string, torch::Tensor> loaded(file.tensors.begin(), file.tensors.end());
-  ASSERT_EQ(loaded.size(), tensors.size());
-  for (const auto& [name, tensor] : tensors) EXPECT_TRUE(torch::equal(loaded.at(name), tensor)) << name;
+  for (const auto read : {load_safetensors, map_safetensors}) {
+    const SafetensorsFile file = read(path);
+    EXPECT_EQ(file.metadata.at("kind"), "test \"quoted\" \n");
+    std::map<std::string, torch::Tensor> loaded(file.tensors.begin(), file.tensors.end());
+    ASSERT_EQ(loaded.size(), tensors.size());
+    for (const auto& [name, tensor] : tensors) EXPECT_TRUE(torch::equal(loaded.at(name), tensor)) << name;
+  }
   EXPECT_FALSE(std::filesystem::exists(path + ".writing"));
 }
 
@@ -46,7 +48,7 @@ TEST(Safetensors, DamagedFilesAreRefused) {
   auto refuse = [&](const std::string& header, const std::string& data, const std::string& words,
                     int64_t claimed = -1) {
     write_raw(path, header, data, claimed);
-    expect_error([&] { load_safetensors(path); }, words);
+    for (const auto read : {load_safetensors, map_safetensors}) expect_error([&] { read(path); }, words);
   };
   const std::string four(4, 'x');
   refuse("{}", "", "claims a header of 1000000000000", 1000000000000);

@@ -1,0 +1,219 @@
+"""HSA in place of softmax in chosen layers of a Hugging Face transformer: the same q, k and v, nothing is trained."""
+
+import copy
+import operator
+
+import torch
+
+from strata.tree import Tree, _encoded, hsa_attention, hsa_stream_attention
+
+NAME = "strata_hsa"  # of the attention function below, for transformers
+FAMILIES = ("bert", "roberta", "gpt2")
+
+
+def inject(model, layers="late", tree="balanced", *, branching=16, exact=()):
+    """Lets the chosen layers of a BERT, RoBERTa or GPT-2 model of `transformers` attend by HSA, in place, until removed.
+
+    model      with or without a head; its attn_implementation must be "sdpa" (the default) or "eager"
+    layers     "late" (every second layer from the last back to the middle) or numbers from 0 on
+    tree       encoders: "balanced", "windows" (windows of `branching` tokens, one root over all of them), a function from a length
+               to a Tree (called once per length), or a list with one Tree per sequence of the batch. GPT-2: "balanced" only
+    branching  children per node
+    exact      encoders: places of tokens that go on attending to all tokens; negative ones count from the last real token on
+
+    Padding must stand behind the text; no other mask is taken. GPT-2 attends by the streaming form, which is strictly causal. It
+    works with a growing cache, too, as in generate(), at a cost: a step computes the rows of all T tokens and keeps the last, so it
+    takes O(T b log T), not O(b log T). The model can be trained without attention dropout; it gives no attention weights.
+
+    Returns an Injection: call remove() on it, or use it in a `with` statement, to have the old attention back.
+    """
+    family = getattr(getattr(model, "config", None), "model_type", None)
+    base = getattr(model, "base_model", None)
+    if family not in FAMILIES or not hasattr(base, "h" if family == "gpt2" else "encoder"):
+        raise ValueError(f"model: expected BERT, RoBERTa or GPT-2 of transformers, got {type(model).__name__}")
+    if not getattr(model, "_supports_attention_backend", False):
+        raise ValueError("model: this transformers does not look attention functions up by name; expected version 5 or later")
+    causal = family == "gpt2"
+    if causal != bool(getattr(model.config, "is_causal", causal)) or getattr(model.config, "is_decoder", False):
+        raise ValueError("model: expected BERT and RoBERTa as encoders and GPT-2 as a causal model, and its config says otherwise")
+    if hasattr(base, "strata_injection"):
+        raise ValueError("model: HSA is injected already; remove() that injection first")
+    modules = [block.attn for block in base.h] if causal else [layer.attention.self for layer in base.encoder.layer]
+    return Injection(base, modules, _chosen(layers, len(modules)), tree, branching, exact, causal)
+
+
+class Injection:
+    """What inject() did to a model. `tree` may be set anew between calls of the model: a list of trees belongs to one batch."""
+
+    def __init__(self, base, modules, layers, tree, branching, exact, causal):
+        most = 64 if causal else 2**20  # the streaming form's own limit
+        if not isinstance(branching, int) or not 2 <= branching <= most:
+            raise ValueError(f"branching: expected a number from 2 to {most}, got {branching!r}")
+        self.layers, self.branching, self.causal = layers, branching, causal
+        self.exact = _numbers("exact", exact)
+        if causal and self.exact:
+            raise ValueError("exact: GPT-2 attends by the streaming form, which takes none; expected ()")
+        self.tree = tree
+        from transformers import AttentionInterface  # it is there, as the model is
+
+        AttentionInterface.register(NAME, _attend)
+        self._base, self._configs = base, [(modules[layer], modules[layer].config) for layer in layers]
+        self._hook = base.register_forward_pre_hook(_check_call, with_kwargs=True)
+        base.strata_injection = self
+        for module, config in self._configs:
+            # A layer reads from its config only which attention to call; the masks are made by the model's, which stays as it is.
+            module.config = copy.copy(config)
+            module.config._attn_implementation = NAME
+            module.strata_injection = self
+
+    @property
+    def tree(self):
+        return self._tree
+
+    @tree.setter
+    def tree(self, tree):
+        if self.causal and tree != "balanced":
+            raise ValueError('tree: GPT-2 attends by the streaming form, over the balanced tree; expected "balanced"')
+        if isinstance(tree, Tree):
+            tree = [tree]
+        if not callable(tree) and not isinstance(tree, (list, tuple)) and tree not in ("balanced", "windows"):
+            raise ValueError(f'tree: expected "balanced", "windows", a function or a list of trees, got {tree!r}')
+        self._tree, self._kept = tree, {}
+
+    def remove(self):
+        """Gives the layers their own attention back. A second call does nothing."""
+        if self._base is None:
+            return
+        for module, config in self._configs:
+            module.config = config
+            del module.strata_injection
+        del self._base.strata_injection
+        self._hook.remove()
+        self._base, self._configs = None, []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.remove()
+
+    def _trees(self, lengths):
+        """One encoded tree per sequence."""
+        if isinstance(self._tree, (list, tuple)):
+            if len(self._tree) != len(lengths):
+                raise ValueError(f"tree: expected one per sequence of the batch, {len(lengths)}, got {len(self._tree)}")
+            trees = _encoded(self._tree)
+        else:
+            for length in set(lengths) - set(self._kept):
+                self._kept[length] = _encoded([self._tree_of(length)])[0]
+            trees = [self._kept[length] for length in lengths]
+        for n, (tree, length) in enumerate(zip(trees, lengths)):
+            if not isinstance(tree, torch.Tensor) or int(tree[0]) != length:
+                what = f"one of {int(tree[0])}" if isinstance(tree, torch.Tensor) else repr(tree)
+                raise ValueError(f"tree: expected a Tree of {length} tokens for sequence {n}, got {what}")
+        return trees
+
+    def _tree_of(self, length):
+        if callable(self._tree):
+            return self._tree(length)
+        windows = [self.branching]
+        if self._tree == "windows":
+            windows.append(max(2, -(-length // self.branching)))
+        return Tree.windows(length, windows)
+
+
+def _numbers(name, values):
+    try:
+        return [operator.index(value) for value in values]
+    except TypeError:
+        raise ValueError(f"{name}: expected a list of whole numbers, got {values!r}") from None
+
+
+def _chosen(layers, count):
+    if isinstance(layers, str):
+        if layers != "late":
+            raise ValueError(f'layers: expected "late" or a list of numbers, got "{layers}"')
+        return sorted(range(count - 1, count // 2 - 1, -2))
+    chosen = sorted(set(_numbers("layers", layers)))
+    if any(layer not in range(count) for layer in chosen):
+        raise ValueError(f"layers: expected numbers from 0 to {count - 1} (-1 is not the last), got {chosen}")
+    return chosen
+
+
+def _check_call(base, args, kwargs):
+    """Before every call of the model: what the layers themselves could not see."""
+    wanted = kwargs.get("output_attentions")
+    if base.config.output_attentions if wanted is None else wanted:
+        raise ValueError("output_attentions: HSA never makes the attention matrix; remove() the injection to have it")
+    if base.config._attn_implementation not in ("sdpa", "eager"):
+        raise ValueError(
+            f'attn_implementation: expected "sdpa" or "eager", whose masks can be read, got "{base.config._attn_implementation}"'
+        )
+
+
+def _attend(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **_):
+    """What transformers calls. query: (B, H, Q, d), key and value: (B, H, K, d), Q < K with a cache. Returns (B, Q, H, d), None."""
+    injection = module.strata_injection
+    if dropout > 0:
+        raise ValueError(
+            f"dropout: HSA has no attention dropout, and the model is in training with {dropout}; call model.eval(), or make the "
+            "model with attention_probs_dropout_prob=0 (GPT-2: attn_pdrop=0)"
+        )
+    lengths = _lengths(attention_mask, query, key, injection.causal)
+    if injection.causal:
+        # A row depends on no query but its own, so any may stand for those that a cache no longer has.
+        before = key.shape[2] - query.shape[2]
+        rows = torch.nn.functional.pad(query, (0, 0, before, 0))
+        out, _ = hsa_stream_attention(rows, key, value, injection.branching, scale=scaling)
+        return out[:, :, before:].transpose(1, 2).contiguous(), None
+    out, _ = hsa_attention(query, key, value, injection._trees(lengths), scale=scaling)
+    out = out.transpose(1, 2).contiguous()
+    return (_with_exact_rows(out, query, key, value, lengths, injection.exact, scaling) if injection.exact else out), None
+
+
+def _lengths(mask, query, key, causal):
+    """The real tokens of each sequence; they must come first. mask: (B, 1, Q, K), True or 0 where a row sees a key, or None."""
+    batch, rows, tokens = query.shape[0], query.shape[2], key.shape[2]
+    if not causal and rows != tokens:
+        raise ValueError(f"attention: expected as many keys as queries in an encoder, got {tokens} and {rows}")
+    if mask is None:  # every row sees all keys, or, causal, all up to its own
+        if 1 < rows < tokens:
+            raise ValueError("past_key_values: expected a cache that grows with the text (DynamicCache), got one of fixed size")
+        return [tokens] * batch
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 4 or mask.shape[1] != 1:
+        raise ValueError("attention_mask: expected shape (batch, tokens), 1 for real tokens and 0 for the padding behind them")
+    seen = mask if mask.dtype == torch.bool else mask == 0
+    real = seen[:, 0, -1].sum(-1, keepdim=True)  # (B, 1): the last row sees all real tokens
+    place = torch.arange(tokens, device=key.device)
+    want = (place < real).unsqueeze(1)  # (B, 1, K)
+    if causal:
+        want = want & (place <= place[tokens - rows :, None])
+    right = bool((seen[:, 0] == want).all()) and bool((real > 0).all())
+    if mask.dtype != torch.bool:
+        right = right and bool((mask[~seen] < -1e3).all())  # it hides keys, and adds nothing to the scores of others
+    if rows < tokens:
+        right = right and bool((real == tokens).all())
+    if not right:
+        raise ValueError(
+            "attention_mask: expected all real tokens first and padding behind them (with a cache: none, in a DynamicCache), as "
+            'HSA has no other mask; set padding_side="right" in the tokenizer'
+        )
+    return real.expand(batch, 1).squeeze(1).tolist()
+
+
+def _with_exact_rows(out, query, key, value, lengths, exact, scaling):
+    """Softmax attention in the rows `exact`, also (B, T, H, d)."""
+    places = [[place if place >= 0 else length + place for place in exact] for length in lengths]
+    for n, (row, length) in enumerate(zip(places, lengths)):
+        if any(place not in range(length) for place in row):
+            raise ValueError(f"exact: sequence {n} of the batch has {length} tokens, too few for places {exact}")
+    rows = torch.tensor(places, device=query.device)  # (B, R)
+    index = rows[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[3])
+    real = torch.arange(key.shape[2], device=key.device) < torch.tensor(lengths, device=key.device)[:, None]
+    softmax = torch.nn.functional.scaled_dot_product_attention(
+        query.gather(2, index), key, value, attn_mask=real[:, None, None], scale=scaling
+    )  # (B, H, R, d)
+    where = {(n, place): r for n, row in enumerate(places) for r, place in enumerate(row)}  # each place once
+    sequence, place = torch.tensor(list(where), device=out.device).T
+    column = torch.tensor(list(where.values()), device=out.device)
+    return out.index_put((sequence, place), softmax.transpose(1, 2)[sequence, column])

@@ -1,0 +1,94 @@
+"""strata generate on tiny models: caches against prompts read anew, sampling, stop texts, the window, and mistakes."""
+import json
+import subprocess
+
+import pytest
+
+from test_embed import STRATA, strata
+from tiny_models import write_bert, write_gpt2
+
+
+@pytest.fixture
+def gpt2(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_gpt2(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Language models of ours, a few steps old."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "text.txt").write_text("to be, or not to be: that is the question. " * 200)
+    for attention in ("flat", "hkt", "hsa"):
+        subprocess.run([STRATA, "train", "--task", "text", "--data", str(folder / "text.txt"), "--attention", attention, "--length", "32", "--steps", "40",
+                        "--model-size", "16", "--heads", "2", "--folder", str(folder / attention), "--quiet"], check=True, capture_output=True)
+    return folder
+
+
+def generate(*args, code=0):
+    return strata("generate", *args, "--quiet", code=code, stdin="")
+
+
+def made(*args):
+    return json.loads(generate(*args, "--json"))
+
+
+def one_by_one(model, prompt, tokens, *args):
+    """Greedy text, with the whole prompt read anew for every token."""
+    text = ""
+    for _ in range(tokens):
+        text += made(model, prompt + text, "--tokens", 1, "--temperature", 0, *args)["text"]
+    return text
+
+
+def test_caches_equal_prompts_read_anew(gpt2, runs):
+    for model in (gpt2, runs / "flat", runs / "hkt", runs / "hsa"):
+        # Bytes that are no whole character are told apart by neither way of writing, so only plain text can be compared.
+        at_once = made(model, "abc", "--tokens", 6, "--temperature", 0)["text"]
+        assert "\ufffd" in at_once or at_once == one_by_one(model, "abc", 6), model
+    for layers, branching in (("0,1", 64), ("1", 64)):
+        assert made(gpt2, "abcdef", "--temperature", 0, "--tokens", 20, "--layers", layers, "--branching", branching)["text"] == \
+            made(gpt2, "abcdef", "--temperature", 0, "--tokens", 20)["text"], "as many children as tokens: softmax"
+
+
+def test_seeds_and_sampling(runs):
+    texts = {made(runs / "hkt", "to be", "--seed", seed, "--tokens", 20)["text"] for seed in (1, 1, 2, 3)}
+    assert len(texts) == 3
+    assert made(runs / "hkt", "to be", "--seed", 1, "--top-k", 1)["text"] == made(runs / "hkt", "to be", "--temperature", 0)["text"]
+    printed = generate(runs / "hsa", "to be", "--tokens", 10, "--temperature", 0)
+    assert printed == "to be" + made(runs / "hsa", "to be", "--tokens", 10, "--temperature", 0)["text"] + "\n"
+
+
+def test_stop_texts_and_ends(runs):
+    whole = made(runs / "flat", "to be", "--tokens", 30, "--temperature", 0)
+    assert whole["ended"] == "tokens" and whole["tokens"] == 30
+    stop = whole["text"][3:5]
+    cut = made(runs / "flat", "to be", "--tokens", 30, "--temperature", 0, "--stop", "never", "--stop", stop)
+    assert cut["ended"] == "stop" and cut["text"] == whole["text"][:whole["text"].index(stop)]
+
+
+def test_longer_than_the_model_reads(runs, gpt2):
+    assert made(runs / "hkt", "be " * 40, "--tokens", 70)["tokens"] == 70
+    assert made(gpt2, "be " * 40, "--tokens", 70)["tokens"] == 70
+    assert made(runs / "flat", "", "--tokens", 5)["prompt_tokens"] == 1
+    streamed, flat = (made(gpt2, "ab" * 25, "--tokens", 8, "--layers", layers, "--branching", 2)["cache_bytes"] for layers in ("0,1", "none"))
+    assert streamed < flat
+
+
+def test_mistakes_are_named(gpt2, runs, tmp_path):
+    assert "it is a classifier" in generate(classifier(tmp_path), code=3)
+    assert "--attention hsa" in generate(runs / "flat", "--layers", "0", code=2)
+    assert "numbers from 0 to 1" in generate(gpt2, "--layers", "9", code=2)
+    assert "put it into quotes" in generate(gpt2, "one", "two", code=2)
+    assert "--temprature: not an option" in generate(gpt2, "one", "--temprature", code=2)
+    assert "--top-p" in generate(gpt2, "one", "--top-p", "0", code=2)
+    (tmp_path / "bert").mkdir()
+    write_bert(tmp_path / "bert")
+    assert "it is an encoder" in generate(tmp_path / "bert", code=3)
+
+
+def classifier(folder):
+    subprocess.run([STRATA, "train", "--steps", "1", "--train-rows", "64", "--valid-rows", "16", "--test-rows", "16", "--model-size", "16", "--heads", "2",
+                    "--folder", str(folder / "run"), "--quiet"], check=True, capture_output=True)
+    return folder / "run"
