@@ -16,12 +16,14 @@ struct Arguments {
   std::string json;         // where the figures are written, besides the table; "" for nowhere
   std::string build_times;  // a file of clean-build times to be reported as well
   int threads = 2, rounds = 7;
+  std::string model, text;  // of `inject`: a Hugging Face folder and a text file, for the figures that need them
 };
 
 // Each prints what it measures and returns its figures; docs/PERFORMANCE.md says what they mean.
 std::vector<Figure> hkt_figures(const Arguments& arguments);
 std::vector<Figure> hsa_figures(const Arguments& arguments);
 std::vector<Figure> train_figures(const Arguments& arguments);
+std::vector<Figure> inject_figures(const Arguments& arguments);  // only in builds with ICU
 // On a GPU; only in builds with CUDA.
 std::vector<Figure> hkt_cuda_figures(const Arguments& arguments);
 std::vector<Figure> hsa_cuda_figures(const Arguments& arguments);

@@ -22,21 +22,18 @@ struct State {
 };
 
 Json to_json(const std::string& prompt, const Generated& made) {
-  return {{"prompt", prompt},
-          {"text", made.text},
-          {"ended", made.ended},
-          {"prompt_tokens", made.prompt_tokens},
-          {"tokens", made.tokens},
-          {"prompt_seconds", made.prompt_seconds},
-          {"seconds", made.seconds},
-          {"cache_bytes", made.cache_bytes}};
+  return {{"prompt", prompt},        {"text", made.text},
+          {"ended", made.ended},     {"prompt_tokens", made.prompt_tokens},
+          {"tokens", made.tokens},   {"prompt_seconds", made.prompt_seconds},
+          {"seconds", made.seconds}, {"cache_bytes", made.cache_bytes}};
 }
 
 void run(const State& state) {
   set_threads(state.threads);
-  if (state.prompt.size() > 1) throw usage_error("expected one prompt, got {}; put it into quotes", state.prompt.size());
+  if (state.prompt.size() > 1)
+    throw usage_error("expected one prompt, got {}; put it into quotes", state.prompt.size());
   if (!state.prompt.empty() && !state.file.empty()) throw usage_error("--file: expected a prompt or a file, got both");
-  const std::string prompt = !state.file.empty()     ? read_file(state.file)
+  const std::string prompt = !state.file.empty()    ? read_file(state.file)
                              : state.prompt.empty() ? std::string()
                                                     : state.prompt[0];
   Generator generate(state.model, state.options);
@@ -50,11 +47,15 @@ void run(const State& state) {
     return;
   }
   std::cout << "\n";
-  Progress(state.quiet).note(fmt::format(
-      "{} tokens in {:.2f} s ({:.1f} a second) behind a prompt of {} in {:.2f} s; ended by {}; the caches hold {:.2f} MB",
-      made.tokens, made.seconds, static_cast<double>(made.tokens) / std::max(made.seconds, 1e-9), made.prompt_tokens,
-      made.prompt_seconds, made.ended == "tokens" ? "--tokens" : made.ended == "stop" ? "--stop" : "its end",
-      static_cast<double>(made.cache_bytes) / 1e6));
+  Progress(state.quiet)
+      .note(fmt::format("{} tokens in {:.2f} s ({:.1f} a second) behind a prompt of {} in {:.2f} s; ended by {}; the "
+                        "caches hold {:.2f} MB",
+                        made.tokens, made.seconds, static_cast<double>(made.tokens) / std::max(made.seconds, 1e-9),
+                        made.prompt_tokens, made.prompt_seconds,
+                        made.ended == "tokens" ? "--tokens"
+                        : made.ended == "stop" ? "--stop"
+                                               : "its end",
+                        static_cast<double>(made.cache_bytes) / 1e6));
 }
 
 }  // namespace
@@ -64,7 +65,8 @@ void add_generate_command(CLI::App& app) {
   GenerateOptions& o = state->options;
   CLI::App* command = app.add_subcommand("generate", "Text from GPT-2, or from a language model of yours");
   command->description(
-      "Text from a language model: strata generate MODEL [PROMPT]. Prints the prompt and what the model writes behind it,\n"
+      "Text from a language model: strata generate MODEL [PROMPT]. Prints the prompt and what the model writes behind "
+      "it,\n"
       "as it comes.");
   command->add_option("model", state->model, "A GPT-2 folder as Hugging Face has it, or a run's folder (--task text)")
       ->required()
@@ -72,7 +74,9 @@ void add_generate_command(CLI::App& app) {
   command->allow_extras();
   command->add_option("--file", state->file, "The prompt, from a file")->type_name("FILE");
   command->add_option("--tokens", o.tokens, "Tokens at most")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--temperature", o.sample.temperature, "Below 1 likelier tokens, above 1 bolder ones; 0: always the likeliest")
+  command
+      ->add_option("--temperature", o.sample.temperature,
+                   "Below 1 likelier tokens, above 1 bolder ones; 0: always the likeliest")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
   command->add_option("--top-k", o.sample.top_k, "Only the k likeliest tokens; 0: all")
@@ -85,9 +89,13 @@ void add_generate_command(CLI::App& app) {
   command->add_option("--stop", o.stops, "A text that ends it, and is not printed; may be given several times")
       ->type_name("TEXT")
       ->allow_extra_args(false);
-  command->add_option("--layers", o.layers, "GPT-2: layers that attend by streaming HSA: none, late, or numbers from 0: 9,11")
+  command
+      ->add_option("--layers", o.layers,
+                   "GPT-2: layers that attend by streaming HSA: none, late, or numbers from 0: 9,11")
       ->capture_default_str();
-  command->add_option("--branching", o.branching, "Of these: children of a family")->check(CLI::Range(2, 64))->capture_default_str();
+  command->add_option("--branching", o.branching, "Of these: children of a family")
+      ->check(CLI::Range(2, 64))
+      ->capture_default_str();
   command->add_option("--threads", state->threads, "CPU threads; 0: all cores");
   command->add_flag("--json", state->json, "Print one JSON line at the end");
   command->add_flag("--quiet", state->quiet, "No line about time and memory");

@@ -79,7 +79,8 @@ class Gpt2 : public Generator::Model {
   Tensor read(const std::vector<int64_t>& tokens) override {
     torch::NoGradGuard no_grad;
     const auto count = static_cast<int64_t>(tokens.size());
-    const Tensor last = model_.hidden_states(torch::tensor(tokens).unsqueeze(0), torch::tensor({count}), length_).back();
+    const Tensor last =
+        model_.hidden_states(torch::tensor(tokens).unsqueeze(0), torch::tensor({count}), length_).back();
     length_ += count;
     return model_.next_token_logits(last.narrow(1, count - 1, 1))[0][0];
   }

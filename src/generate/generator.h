@@ -15,7 +15,7 @@ namespace strata {
 
 struct GenerateOptions {
   SampleOptions sample;
-  int64_t tokens = 200;            // at most
+  int64_t tokens = 200;  // at most
   uint64_t seed = 1;
   std::vector<std::string> stops;  // texts that end it; they are not given out
   std::string layers = "none";     // of GPT-2, that attend by streaming HSA: none, late, or numbers from 0

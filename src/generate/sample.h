@@ -14,8 +14,9 @@ struct SampleOptions {
   double top_p = 1;        // only the likeliest that together have this probability
 };
 
-// p ~ exp(logits / temperature), cut to the k likeliest, then to the fewest likeliest of probability top_p, renormalised.
-// Among equals the smaller token goes first. Logits that are no numbers are never drawn; -1 when none is one.
+// p ~ exp(logits / temperature), cut to the k likeliest, then to the fewest likeliest of probability top_p,
+// renormalised. Among equals the smaller token goes first. Logits that are no numbers are never drawn; -1 when none is
+// one.
 int64_t sample_token(const std::vector<double>& logits, const SampleOptions& options, Random& random);
 
 }  // namespace strata

@@ -76,8 +76,6 @@ bool TextOut::add(std::string_view bytes) {
   return true;
 }
 
-void TextOut::finish() {
-  write(held_.size());
-}
+void TextOut::finish() { write(held_.size()); }
 
 }  // namespace strata

@@ -1,5 +1,5 @@
-// Text that comes token by token, given out as soon as it is certain: whole characters only, and nothing of a stop text.
-// Bytes that belong to no character become U+FFFD.
+// Text that comes token by token, given out as soon as it is certain: whole characters only, and nothing of a stop
+// text. Bytes that belong to no character become U+FFFD.
 #pragma once
 
 #include <functional>

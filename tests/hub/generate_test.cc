@@ -52,7 +52,8 @@ TEST(SampleToken, IsRepeatableAndNeverDrawsWhatIsNoNumber) {
   EXPECT_EQ(sample_token({-1e300, 1e300}, {1e-3, 0, 1}, random), 1) << "no overflow";
 }
 
-std::vector<std::string> pieces(const std::vector<std::string>& stops, const std::vector<std::string>& added, bool* all) {
+std::vector<std::string> pieces(const std::vector<std::string>& stops, const std::vector<std::string>& added,
+                                bool* all) {
   std::vector<std::string> written;
   TextOut out(stops, [&](std::string_view piece) { written.emplace_back(piece); });
   *all = true;
@@ -108,7 +109,8 @@ TEST(SequenceModelStream, EqualsTheWholeForwardPass) {
       auto stream = model->start_stream();
       for (int64_t t = 0; t < 40; ++t) {
         const Tensor step = model->step(ids[0][t].item<int64_t>(), stream);
-        EXPECT_LT((step - whole[t]).abs().max().item<double>(), 1e-4) << attention << " " << positions << " token " << t;
+        EXPECT_LT((step - whole[t]).abs().max().item<double>(), 1e-4)
+            << attention << " " << positions << " token " << t;
       }
       EXPECT_GT(stream.bytes(), 0);
       if (std::string(positions) == "learned") {
