@@ -9,7 +9,7 @@ packages=(
   nlohmann-json3-dev libcli11-dev libfmt-dev libtomlplusplus-dev libboost-math-dev libeigen3-dev
   libjs-chart.js
   libicu-dev zlib1g-dev libarchive-dev libcurl4-openssl-dev libssl-dev
-  python3 python3-numpy python3-pytest
+  python3 python3-numpy python3-pip python3-pytest
   clang libclang-rt-14-dev  # libFuzzer
 )
 # A browser to try the reports in. Where it cannot be had, those tests are skipped and say so.
