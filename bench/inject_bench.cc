@@ -55,13 +55,16 @@ std::vector<Figure> model_figures(const Arguments& arguments) {
   }
   auto host = Host::open(arguments.model);
   InjectionPlan plan;
-  for (const int64_t layer : parse_layers("late", host->layers())) plan.layers.push_back({layer, {{"balanced", kBranching}}});
+  for (const int64_t layer : parse_layers("late", host->layers()))
+    plan.layers.push_back({layer, {{"balanced", kBranching}}});
   const int64_t tokens = std::min<int64_t>(512, host->longest());
   const Json row = time_by_length(*host, plan, {"balanced", kBranching}, {tokens}, 2.0)[0];
-  std::printf("milliseconds at %ld tokens, flat and HSA: the operator %.2f %.2f, a whole layer %.2f %.2f, the model with "
-              "late layers %.1f %.1f\n\n", static_cast<long>(tokens), row["operator"]["flat_ms"].get<double>(),
-              row["operator"]["hsa_ms"].get<double>(), row["layer"]["flat_ms"].get<double>(),
-              row["layer"]["hsa_ms"].get<double>(), row["model"]["flat_ms"].get<double>(), row["model"]["hsa_ms"].get<double>());
+  std::printf(
+      "milliseconds at %ld tokens, flat and HSA: the operator %.2f %.2f, a whole layer %.2f %.2f, the model with "
+      "late layers %.1f %.1f\n\n",
+      static_cast<long>(tokens), row["operator"]["flat_ms"].get<double>(), row["operator"]["hsa_ms"].get<double>(),
+      row["layer"]["flat_ms"].get<double>(), row["layer"]["hsa_ms"].get<double>(),
+      row["model"]["flat_ms"].get<double>(), row["model"]["hsa_ms"].get<double>());
   figures.push_back({"inject_cpu_layer_flat_over_hsa_t512", row["layer"]["ratio"], ""});
   figures.push_back({"inject_cpu_model_flat_over_hsa_t512", row["model"]["ratio"], ""});
   return figures;
@@ -71,12 +74,15 @@ std::vector<Figure> model_figures(const Arguments& arguments) {
 
 std::vector<Figure> inject_figures(const Arguments& arguments) {
   std::printf("HSA injected, on the CPU: float32, %ld heads of %ld, branching %ld, two exact tokens, %d threads\n",
-              static_cast<long>(kHeads), static_cast<long>(kHeadSize), static_cast<long>(kBranching), arguments.threads);
+              static_cast<long>(kHeads), static_cast<long>(kHeadSize), static_cast<long>(kBranching),
+              arguments.threads);
   torch::manual_seed(1);
   std::vector<Figure> figures;
-  for (const auto& [tokens, bar] : std::vector<std::pair<int64_t, const char*>>{{512, ">= 2"}, {2048, ""}, {8192, ">= 20"}}) {
+  for (const auto& [tokens, bar] :
+       std::vector<std::pair<int64_t, const char*>>{{512, ">= 2"}, {2048, ""}, {8192, ">= 20"}}) {
     const Inputs inputs(tokens);
-    auto times = race({{"flat", inputs.run(inputs.flat)}, {"hsa", inputs.run(inputs.hsa)}}, std::max(3, arguments.rounds));
+    auto times =
+        race({{"flat", inputs.run(inputs.flat)}, {"hsa", inputs.run(inputs.hsa)}}, std::max(3, arguments.rounds));
     figures.push_back({"inject_cpu_flat_over_hsa_t" + std::to_string(tokens), times["flat"] / times["hsa"], bar});
   }
   for (Figure& figure : model_figures(arguments)) figures.push_back(std::move(figure));

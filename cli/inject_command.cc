@@ -110,11 +110,13 @@ void run(State& state) {
   options.curve = !state.no_curve;
   if (state.no_times) options.lengths.clear();
   watch_for_interrupts();
+  const fs::path written = fs::path(state.folder) / "inject.json";
+  if (fs::exists(written)) throw output_error("{}: is there already; choose another --folder", written.string());
   make_folder(state.folder);
   Progress progress(state.quiet);
   const Json json = run_injection(options, progress);
-  write_json(fs::path(state.folder) / "inject.json", json);
-  const Report report = write_inject_report(fs::path(state.folder) / "inject.json");
+  write_json(written, json);
+  const Report report = write_inject_report(written);
   if (state.json) {
     fmt::print("{}\n", json.dump(2));
     return;
@@ -124,8 +126,7 @@ void run(State& state) {
   print_gaps(json);
   print_scores(json);
   print_times(json);
-  fmt::print("\nwritten to {}; to look at: {}\n", (fs::path(state.folder) / "inject.json").string(),
-             report.path.string());
+  fmt::print("\nwritten to {}; to look at: {}\n", written.string(), report.path.string());
 }
 
 }  // namespace

@@ -2,26 +2,18 @@
 
 #include <algorithm>
 #include <numeric>
-#include <sstream>
 
-#include "data/dataset.h"
-#include "data/table.h"
+#include "inject/experiment_data.h"
 #include "inject/linear_head.h"
 #include "inject/plan.h"
 #include "inject/timing.h"
 #include "train/interrupt.h"
 #include "util/error.h"
-#include "util/random.h"
 
 namespace strata {
 namespace {
 
 using torch::Tensor;
-
-struct Rows {
-  std::vector<HostText> texts;
-  std::vector<std::string> labels;  // empty: unlabelled
-};
 
 class Injector {
  public:
@@ -29,7 +21,7 @@ class Injector {
       : o_(options), progress_(progress), host_(Host::open(options.model, options.length)) {}
 
   Json run() {
-    read_rows();
+    read_data();
     Json json = {{"schema", 1},
                  {"model", o_.model},
                  {"layers", host_->layers()},
@@ -40,27 +32,27 @@ class Injector {
                  {"exact_special", o_.exact_special && !host_->is_causal()},
                  {"budget", o_.budget}};
     clock_ = Clock(0);
-    work_ = static_cast<double>(unlabelled_.size() + train_.texts.size() +
-                                (measured() ? passes() * test_.texts.size() : 0));
-    const GapTable table = measure_gaps(*host_, unlabelled_, recipes(), o_.exact_special, o_.batch,
+    work_ = static_cast<double>(data_.unlabelled.size() + data_.train.texts.size() +
+                                (measured() ? passes() * data_.test.texts.size() : 0));
+    const GapTable table = measure_gaps(*host_, data_.unlabelled, recipes(), o_.exact_special, o_.batch,
                                         [&](int64_t done) { show(static_cast<double>(done), "gaps"); });
-    done_ += static_cast<double>(unlabelled_.size());
+    done_ += static_cast<double>(data_.unlabelled.size());
     const InjectionPlan plan = make_plan(table);
     json["gaps"] = to_json(table);
-    json["gaps"]["texts"] = unlabelled_.size();
-    json["gaps"]["tokens"] = mean_tokens(unlabelled_);
+    json["gaps"]["texts"] = data_.unlabelled.size();
+    json["gaps"]["tokens"] = mean_tokens(data_.unlabelled);
     json["plan"] = to_json(plan);
     if (measured()) {
       fit_head();
       json["test"] = {
-          {"rows", test_.texts.size()},
-          {"tokens", mean_tokens(test_.texts)},
-          {"cut", std::count_if(test_.texts.begin(), test_.texts.end(), [](const auto& t) { return t.cut; })},
+          {"rows", data_.test.texts.size()},
+          {"tokens", mean_tokens(data_.test.texts)},
+          {"cut", std::count_if(data_.test.texts.begin(), data_.test.texts.end(), [](const auto& t) { return t.cut; })},
           {"measure", host_->is_causal() ? "nats per token" : "accuracy"},
           {"head", host_->is_causal() ? "next token"
                    : own_head()       ? "own"
                                       : "linear"}};
-      if (!own_head() && !host_->is_causal()) json["test"]["train_rows"] = train_.texts.size();
+      if (!own_head() && !host_->is_causal()) json["test"]["train_rows"] = data_.train.texts.size();
       json["before"] = evaluate({}, "before");
       json["after"] = evaluate(plan, "after");
       if (o_.curve) json["curve"] = curve(table, json["before"]);
@@ -75,7 +67,7 @@ class Injector {
   }
 
  private:
-  bool measured() const { return !test_.texts.empty(); }
+  bool measured() const { return !data_.test.texts.empty(); }
   bool own_head() const { return o_.train.empty(); }  // otherwise a linear one is fitted
   size_t passes() const { return 2 + (o_.curve ? 2 * static_cast<size_t>(host_->layers()) : 0); }
 
@@ -88,59 +80,15 @@ class Injector {
 
   // ---- data
 
-  // `most` rows, chosen by the seed; texts that have no tokens are left out.
-  Rows take(std::vector<TableRow> rows, int64_t most, const std::string& file) {
-    Rows taken;
-    int64_t bad = 0;
-    for (const int64_t at : permutation(static_cast<int64_t>(rows.size()), static_cast<uint64_t>(o_.seed))) {
-      if (static_cast<int64_t>(taken.texts.size()) == most) break;
-      HostText text;
-      try {
-        if (rows[at].problem.empty()) text = host_->read(rows[at].text);
-      } catch (const Error&) {
-      }
-      if (text.tokens() == 0) {
-        ++bad;
-        continue;
-      }
-      taken.texts.push_back(std::move(text));
-      taken.labels.push_back(rows[at].label);
-    }
-    if (bad > 0) progress_.note(fmt::format("warning: {}: {} rows could not be read and were left out", file, bad));
-    if (taken.texts.empty()) throw data_error("{}: expected rows with texts, and there are none", file);
-    return taken;
-  }
-
-  Rows read_labelled(const std::string& file, int64_t most) {
-    return take(read_table(read_file(file), table_format(file), o_.label_column, o_.text_column,
-                           fs::path(file).filename().string()),
-                most, file);
-  }
-
-  void read_rows() {
-    if (!o_.train.empty()) train_ = read_labelled(o_.train, o_.train_rows);
-    if (!o_.test.empty()) test_ = read_labelled(o_.test, o_.test_rows);
-    if (!o_.texts.empty()) {
-      std::istringstream content(read_file(o_.texts));
-      std::vector<TableRow> lines;
-      for (std::string line; std::getline(content, line);) {
-        if (!line.empty()) lines.push_back({0, "", line, ""});
-      }
-      unlabelled_ = take(lines, o_.text_rows, o_.texts).texts;
-    } else {
-      // Those of the training rows, whose labels nobody looks at here; without any, of the test rows.
-      const std::vector<HostText>& from = train_.texts.empty() ? test_.texts : train_.texts;
-      unlabelled_.assign(from.begin(),
-                         from.begin() + std::min<int64_t>(o_.text_rows, static_cast<int64_t>(from.size())));
-    }
-    if (unlabelled_.empty()) throw usage_error("no texts: expected --texts, --test or --train");
+  void read_data() {
+    data_ = read_experiment_data(*host_, o_, progress_);
     if (!o_.train.empty() && !host_->has_features())
       throw usage_error("--train: {} has a head of its own; leave it out, and name unlabelled texts with --texts",
                         o_.model);
     if (measured() && !host_->is_causal() && o_.train.empty() && host_->labels().empty())
       throw usage_error(
           "--train: expected labelled texts, because {} has no head of its own and a linear one is fitted", o_.model);
-    if (host_->is_causal() || !measured()) train_ = {};
+    if (host_->is_causal() || !measured()) data_.train = {};
   }
 
   static double mean_tokens(const std::vector<HostText>& texts) {
@@ -216,16 +164,16 @@ class Injector {
     if (host_->is_causal()) return;
     classes_ = host_->labels();
     if (!own_head()) {
-      classes_ = train_.labels;
+      classes_ = data_.train.labels;
       std::sort(classes_.begin(), classes_.end());
       classes_.erase(std::unique(classes_.begin(), classes_.end()), classes_.end());
       if (classes_.size() < 2)
         throw data_error("{}: expected two or more different labels, got {}", o_.train, classes_.size());
     }
-    targets_ = numbers(test_.labels, o_.test);
+    targets_ = numbers(data_.test.labels, o_.test);
     if (!own_head()) {
-      const Tensor features = features_of(train_.texts, {}, "features", nullptr, false);
-      head_ = fit_linear_head(features, numbers(train_.labels, o_.train), static_cast<int64_t>(classes_.size()));
+      const Tensor features = features_of(data_.train.texts, {}, "features", nullptr, false);
+      head_ = fit_linear_head(features, numbers(data_.train.labels, o_.train), static_cast<int64_t>(classes_.size()));
     }
   }
 
@@ -234,11 +182,11 @@ class Injector {
   // The first plan to be evaluated is the empty one.
   Json evaluate(const InjectionPlan& plan, const std::string& what) {
     auto costs = std::make_shared<std::vector<AttentionCost>>(host_->layers());
-    const Tensor rows = features_of(test_.texts, plan, what, costs, own_head());
+    const Tensor rows = features_of(data_.test.texts, plan, what, costs, own_head());
     double score = 0, agreement = 0;
     if (host_->is_causal()) {
       double foreseen = 0;
-      for (const HostText& text : test_.texts) foreseen += static_cast<double>(text.tokens() - 1);
+      for (const HostText& text : data_.test.texts) foreseen += static_cast<double>(text.tokens() - 1);
       score = rows.sum().item<double>() / std::max(foreseen, 1.0);
     } else {
       const Tensor answers = (own_head() ? rows : head_(rows)).argmax(-1);
@@ -257,7 +205,7 @@ class Injector {
       injected.flat += costs->at(layer.layer).flat;
       injected.spent += costs->at(layer.layer).spent;
     }
-    const double per_text = 2.0 * static_cast<double>(host_->hidden()) / static_cast<double>(test_.texts.size());
+    const double per_text = 2.0 * static_cast<double>(host_->hidden()) / static_cast<double>(data_.test.texts.size());
     Json json = {{"layers", layers},
                  {"score", score},
                  {"attention_share", all.spent / all.flat},
@@ -317,7 +265,7 @@ class Injector {
   // The tree over the first text, as the report draws it.
   void add_example(Json& json, const InjectionPlan& plan) const {
     if (plan.layers.empty() || host_->is_causal()) return;
-    const HostText& text = unlabelled_.front();
+    const HostText& text = data_.unlabelled.front();
     const Tree tree = plan.layers.back().trees.front().make(*host_, text);
     json["example"] = {{"tokens", host_->show(text)},
                        {"recipe", plan.layers.back().trees.front().name()},
@@ -327,8 +275,7 @@ class Injector {
   const InjectOptions& o_;
   Progress& progress_;
   const std::unique_ptr<Host> host_;
-  Rows train_, test_;
-  std::vector<HostText> unlabelled_;
+  ExperimentData data_;
   std::vector<std::string> classes_;
   Tensor targets_, original_;  // labels, and the original model's answers
   LinearHead head_;

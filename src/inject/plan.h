@@ -6,20 +6,9 @@
 #include <vector>
 
 #include "hub/inject.h"
-#include "inject/host.h"
+#include "inject/tree_recipe.h"
 
 namespace strata {
-
-// How a tree is made for a text. "sentences": the text's own structure; "balanced": left-packed, all families of
-// `branching`; "windows": two heights, families of `branching` tokens under one. Special tokens at the ends stand
-// beside that, under the root.
-struct TreeRecipe {
-  std::string kind = "sentences";
-  int64_t branching = 16;
-
-  std::string name() const;  // "sentences 16"
-  Tree make(const Host& host, const HostText& text) const;
-};
 
 struct LayerPlan {
   int64_t layer = 0;
@@ -40,9 +29,6 @@ struct InjectionPlan {
 std::vector<int64_t> parse_layers(const std::string& text, int64_t layers);
 // All layers in the order in which the paper would take them: the last, every second one before it, then the others.
 std::vector<int64_t> late_order(int64_t layers);
-// Every recipe that "best" and "auto" choose from.
-std::vector<TreeRecipe> all_recipes(bool causal);
-
 // Of every layer and recipe, KL(HSA || softmax) in nats per token, and of every recipe what it costs over flat
 // attention, over texts that need no labels.
 struct GapTable {

@@ -45,6 +45,7 @@ def test_before_after_curve_and_page(rows):
     shown = page(pathlib.Path("out/inject.html"))
     assert shown["inject"] == data and shown["kind"] == "inject"
     subprocess.run([STRATA, "report", "out"], check=True)
+    assert "choose another --folder" in inject(rows, "--train", "train.tsv", "--folder", "out", code=4), "nothing is overwritten"
 
 
 def test_a_star_answers_as_the_original(rows):

@@ -10,7 +10,7 @@ from test_strata import TINY, strata
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A run that was tracked and inspected, and a comparison; not to be changed."""
+    """A run that was tracked and inspected, a comparison, and an injection; not to be changed."""
     root = tmp_path_factory.mktemp("reports")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
@@ -20,6 +20,9 @@ def folders(tmp_path_factory):
                "--quiet")
         # Inspection wants the data, so that it is made while the cache is still known.
         strata("inspect", root / "compare/hsa-seed1", "--samples", 4, "--quiet")
+        (root / "test.tsv").write_text("label\ttext\n7\t[MAX 2 7 [MIN 4 1 ] 0 ]\n2\t[MIN 2 [MAX 9 3 ] 5 6 ]\n3\t[MED 1 3 5 ]\n")
+        strata("inject", root / "compare/flat-seed1", "--test", root / "test.tsv", "--budget", 1, "--cut", 0.1, "--lengths", "8,16", "--folder",
+               root / "inject", "--quiet")
     return root
 
 
@@ -44,6 +47,8 @@ def test_pages_hold_what_the_files_hold(folders):
     assert run["kind"] == "train" and run["problems"] == []
     assert run["result"] == json.load(open(folders / "run/result.json"))
     assert run["options"] == json.load(open(folders / "run/run.json"))["options"]
+    inject = page(folders / "inject/inject.html")
+    assert inject["kind"] == "inject" and inject["inject"] == json.load(open(folders / "inject/inject.json"))
     compare = page(folders / "compare/report.html")
     assert compare["kind"] == "compare" and compare["problems"] == []
     assert compare["results"] == json.load(open(folders / "compare/results.json"))
