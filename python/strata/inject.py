@@ -19,7 +19,8 @@ def inject(model, layers="late", tree="balanced", *, branching=16, exact=()):
     tree       encoders: "balanced", "windows" (windows of `branching` tokens, one root over all of them), a function from a length
                to a Tree (called once per length), or a list with one Tree per sequence of the batch. GPT-2: "balanced" only
     branching  children per node
-    exact      encoders: places of tokens that go on attending to all tokens; negative ones count from the last real token on
+    exact      encoders: places of tokens that go on attending to all tokens; negative ones count from the last real token on. Those at
+               the ends stand beside the tree that is made here, under the root: give (0, -1) for [CLS] and [SEP]
 
     Padding must stand behind the text; no other mask is taken. GPT-2 attends by the streaming form, which is strictly causal. It
     works with a growing cache, too, as in generate(), at a cost: a step computes the rows of all T tokens and keeps the last, so it
@@ -119,7 +120,31 @@ class Injection:
         windows = [self.branching]
         if self._tree == "windows":
             windows.append(max(2, -(-length // self.branching)))
-        return Tree.windows(length, windows)
+        before = next(n for n in range(length + 1) if n not in self.exact)
+        behind = next(n for n in range(length + 1) if -1 - n not in self.exact)
+        if before + behind == 0 or before + behind >= length:
+            return Tree.windows(length, windows)
+        return _beside(length, before, behind, windows)
+
+
+def _beside(length, before, behind, windows):
+    """A tree of windows over the tokens in the middle, and the others beside it under the root. Exact tokens are the special ones,
+    on which trained transformers rest much of their attention: inside a family they would be averaged with words."""
+    parents, nodes = [0] * length, list(range(before, length - behind))
+    for height in range(length):
+        size = windows[min(height, len(windows) - 1)]
+        groups = [nodes[first : first + size] for first in range(0, len(nodes), size)]
+        nodes = list(range(len(parents), len(parents) + len(groups)))
+        for number, group in zip(nodes, groups):
+            for node in group:
+                parents[node] = number
+        parents += [0] * len(groups)
+        if len(nodes) == 1:
+            break
+    root = len(parents)
+    for node in [*range(before), *range(length - behind, length), nodes[0]]:
+        parents[node] = root
+    return Tree.parents([*parents, -1])
 
 
 def _numbers(name, values):

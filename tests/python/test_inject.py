@@ -287,3 +287,22 @@ def test_mistakes_are_named():
         model.config._attn_implementation = "sdpa"
         handle.remove()
     assert same(run(bert), before)
+
+
+def children(tree):
+    """Of every family, from the root: tokens as numbers, families as lists."""
+    numbers = tree.encoded.tolist()
+    families = numbers[1]
+    begin, rest = numbers[2 : 3 + families], numbers[3 + families :]
+    inside = lambda f: [child if child >= 0 else inside(~child) for child in rest[begin[f] : begin[f + 1]]]
+    return inside(0)
+
+
+def test_exact_tokens_at_the_ends_stand_beside_the_tree():
+    with strata.inject(make("BertModel"), tree="windows", branching=3, exact=(0, -1)) as injection:
+        assert children(injection._tree_of(9)) == [0, [[1, 2, 3], [4, 5, 6], [7]], 8]
+        injection.tree = "balanced"
+        assert children(injection._tree_of(13)) == [0, [[[1, 2, 3], [4, 5, 6], [7, 8, 9]], [[10, 11]]], 12]
+        assert children(injection._tree_of(2)) == [0, 1]
+    with strata.inject(make("BertModel"), branching=3, exact=(0, 4)) as injection:
+        assert children(injection._tree_of(5)) == [0, [[1, 2, 3], [4]]]
