@@ -144,14 +144,12 @@ double spent_on_trees(const std::vector<Tensor>& chosen, const std::vector<std::
   return spent;
 }
 
-// Of softmax, and of what every injected layer does beside its trees: the streaming form, the exact rows.
+// Of softmax, and of the rows that every injected layer computes exactly.
 AttentionCost fixed_cost(const Tensor& lengths, const Injection& injection, bool causal) {
   AttentionCost cost;
   for (int64_t b = 0; b < lengths.size(0); ++b) {
-    const auto tokens = lengths[b].item<int64_t>();
-    const auto length = static_cast<double>(tokens);
+    const auto length = lengths[b].item<double>();
     cost.flat += causal ? length * (length + 1) : 2 * length * length;
-    if (causal) cost.spent += 2 * stream_cost(tokens, injection.branching);
     if (!injection.exact.empty()) cost.spent += 2 * static_cast<double>(injection.exact[b].size()) * length;
   }
   return cost;
@@ -168,16 +166,21 @@ AttentionFunction inject_hsa(const AttentionFunction& softmax, Injection injecti
       injection.costs->at(layer).flat += fixed.flat;
       injection.costs->at(layer).spent += spent(fixed);
     };
+    if (const auto stream = injection.streams.find(layer); stream != injection.streams.end()) {
+      count([&](const AttentionCost&) {
+        double spent = 0;
+        for (int64_t b = 0; b < lengths.size(0); ++b)
+          spent += 2 * stream_cost(lengths[b].item<int64_t>(), stream->second);
+        return spent;
+      });
+      HsaStreamOptions options;
+      options.branching = stream->second;  // padding stands behind all tokens, so none of them sees it
+      return std::get<0>(hsa_stream_attention(q, k, v, options));
+    }
     const auto candidates = injection.trees.find(layer);
     if (candidates == injection.trees.end()) {
       count([](const AttentionCost& fixed) { return fixed.flat; });
       return softmax(layer, q, k, v, lengths);
-    }
-    if (causal) {
-      count([](const AttentionCost& fixed) { return fixed.spent; });
-      HsaStreamOptions options;
-      options.branching = injection.branching;  // padding stands behind all tokens, so none of them sees it
-      return std::get<0>(hsa_stream_attention(q, k, v, options));
     }
     const std::vector<Tensor> trees = closest(q, k, candidates->second);
     count([&](const AttentionCost& fixed) { return fixed.spent + spent_on_trees(trees, candidates->second); });

@@ -26,11 +26,11 @@ struct AttentionCost {
 
 struct Injection {
   // Of each injected layer, candidates for the tree, each with one tree (encode_tree) per sequence of a batch. Of
-  // several candidates every sequence takes the one closest to softmax, by the hierarchy score. Causal models have
-  // none: they attend by streaming HSA.
+  // several candidates every sequence takes the one closest to softmax, by the hierarchy score.
   std::map<int64_t, std::vector<std::vector<torch::Tensor>>> trees;
+  // Causal models attend by streaming HSA instead: the branching of each injected layer.
+  std::map<int64_t, int64_t> streams;
   std::vector<std::vector<int64_t>> exact;  // of each sequence, tokens that go on attending to all of it; may be empty
-  int64_t branching = 16;                   // of the streaming form
   std::shared_ptr<std::vector<AttentionCost>> costs;  // one per layer; counted when it is there
 };
 // The attention to give to a model: HSA in the layers of the injection, `softmax` elsewhere.

@@ -136,6 +136,8 @@ class Injector {
       for (size_t i = first; i < last; ++i) part.push_back(texts[order[i]]);
       const HostOutput output = host_->run(part, plan.attention(*host_, part, costs));
       const Tensor& wanted = host_->is_causal() ? output.loss : own ? output.logits : output.features;
+      if (!wanted.isfinite().all().item<bool>())
+        throw data_error("{}: its outputs are not finite; its weights may be damaged", o_.model);
       for (size_t i = first; i < last; ++i) rows[order[i]] = wanted[static_cast<int64_t>(i - first)];
       show(static_cast<double>(last), what);
     }

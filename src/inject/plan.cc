@@ -31,11 +31,11 @@ AttentionFunction InjectionPlan::attention(const Host& host, const std::vector<H
   injection.costs = std::move(costs);
   std::map<std::string, std::vector<Tensor>> made;  // layers share trees
   for (const LayerPlan& plan : layers) {
-    auto& candidates = injection.trees[plan.layer];
     if (host.is_causal()) {
-      injection.branching = plan.trees.front().branching;
+      injection.streams[plan.layer] = plan.trees.front().branching;
       continue;
     }
+    auto& candidates = injection.trees[plan.layer];
     for (const TreeRecipe& recipe : plan.trees) {
       std::vector<Tensor>& trees = made[recipe.name()];
       for (size_t i = trees.size(); i < texts.size(); ++i) trees.push_back(encode_tree(recipe.make(host, texts[i])));

@@ -106,4 +106,8 @@ def test_mistakes_are_named(rows):
     assert "numbers from 0 to 1" in inject(rows, "--train", "train.tsv", "--layers", "7", code=2)
     assert "config.json" in inject(rows / "nowhere", "--train", "train.tsv", code=3)
     assert "expected a name that ends in" in inject(rows, "--train", "vocab.txt", code=3)
+    weights = (rows / "model.safetensors").read_bytes()
+    (rows / "model.safetensors").write_bytes(weights[:-4000] + b"\xff" * 4000)
+    assert "its weights may be damaged" in inject(rows, "--train", "train.tsv", "--test", "test.tsv", "--layers", "1", code=3)
+    (rows / "model.safetensors").write_bytes(weights)
     assert "nolabel" in inject(rows, "--train", "train.tsv", "--label-column", "nolabel", code=3)

@@ -72,14 +72,13 @@ TEST(Inject, ExactTokensAttendAsBefore) {
 TEST(Inject, CausalModelsStayCausal) {
   Pretrained model = Pretrained::load(folder_of("gpt2"));
   Injection injection;
-  injection.trees = {{0, {}}, {1, {}}};
-  injection.branching = 2;
+  injection.streams = {{0, 2}, {1, 3}};
   model.attention = inject_hsa(model.attention, injection, true);
   const Tensor before = model.hidden_states(kIds, kLengths).back();
   Tensor other = kIds.clone();
   other[0].slice(0, 5) = 20;
   EXPECT_TRUE(torch::equal(model.hidden_states(other, kLengths).back()[0].slice(0, 0, 5), before[0].slice(0, 0, 5)));
-  injection.branching = 16;  // as many as there are tokens: exactly softmax
+  injection.streams = {{0, 16}, {1, 16}};  // as many as there are tokens: exactly softmax
   Pretrained flat = Pretrained::load(folder_of("gpt2"));
   const Tensor softmax = run(flat);
   flat.attention = inject_hsa(flat.attention, injection, true);
@@ -134,6 +133,12 @@ TEST(Inject, CountsWhatItSpends) {
   for (const int64_t length : {8, 5}) trees += static_cast<double>(2 * halves(length).cost());
   EXPECT_EQ(trees, 2 * (28 + tree_cost(injection.trees[1][0][1])));
   EXPECT_EQ(injection.costs->at(1).spent, trees + 2 * 8);
+  Injection streams;
+  streams.streams = {{0, 2}};
+  streams.costs = std::make_shared<std::vector<AttentionCost>>(1);
+  inject_hsa(softmax_attention(true), streams, true)(0, q, q, q, kLengths);
+  EXPECT_EQ(streams.costs->at(0).flat, 8 * 9 + 5 * 6);
+  EXPECT_EQ(streams.costs->at(0).spent, 2 * (stream_cost(8, 2) + stream_cost(5, 2)));
   EXPECT_EQ(stream_cost(8, 2), 8 + 0 + 1 + 1 + 2 + 1 + 2 + 2 + 3);
 }
 
