@@ -101,6 +101,12 @@ void print_times(const Json& json) {
     }
     fmt::print("\n");
   }
+  for (const Json& row : json["time"]) {
+    if (row.contains("model"))
+      fmt::print("{}a pass over {} tokens adds {:.1f} MB at its peak, injected {:.1f} MB\n",
+                 row == json["time"][0] ? "\n" : "", row["tokens"].get<int64_t>(),
+                 row["model"]["flat_bytes"].get<double>() / 1e6, row["model"]["hsa_bytes"].get<double>() / 1e6);
+  }
 }
 
 void run(State& state) {

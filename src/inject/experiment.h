@@ -21,7 +21,7 @@ struct InjectOptions {
   double budget = 0.2;          // what an injected layer may cost at most, over flat attention
   bool exact_special = true;
   int64_t length = 0, batch = 16;
-  int64_t train_rows = 2000, test_rows = 1000, text_rows = 64;
+  int64_t train_rows = 5000, test_rows = 1000, text_rows = 64;
   int64_t seed = 1;  // of the rows that are taken
   bool curve = true;
   std::vector<int64_t> lengths = {128, 512, 2048, 8192};  // to measure time at

@@ -1,5 +1,7 @@
 #include "inject/linear_head.h"
 
+#include <limits>
+
 namespace strata {
 namespace {
 
@@ -37,13 +39,14 @@ LinearHead fit_linear_head(const Tensor& features, const Tensor& labels, int64_t
   const Tensor x = features.detach().to(torch::kDouble);
   constexpr int64_t kFolds = 5;
   const Tensor held_out = torch::arange(x.size(0)) % kFolds == kFolds - 1;
-  double l2 = 1e-2, best = -1;
+  double l2 = 1e-2, least = std::numeric_limits<double>::infinity();
   if (held_out.any().item<bool>()) {
     for (const double candidate : {1e-4, 1e-3, 1e-2, 1e-1, 1.0}) {
       const LinearHead head = fit(x.index({~held_out}), labels.index({~held_out}), classes, candidate);
-      const double right = share_of(head(x.index({held_out})).argmax(-1) == labels.index({held_out}));
-      if (right > best) {
-        best = right;
+      const double loss =
+          torch::nn::functional::cross_entropy(head(x.index({held_out})), labels.index({held_out})).item<double>();
+      if (loss < least) {
+        least = loss;
         l2 = candidate;
       }
     }
