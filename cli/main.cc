@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kIntroduction =
     "Strata: hierarchical, multi-scale attention. Prepares data, trains flat, HKT and HSA models,\n"
-    "compares them over seeds with significance tests, and predicts.";
+    "compares them over seeds with significance tests, and predicts; puts HSA into pretrained transformers.";
 
 constexpr const char* kFooter =
     "Start here:\n"
