@@ -44,18 +44,19 @@ void run(const State& state) {
   });
   if (state.json) {
     fmt::print("{}\n", to_json(prompt, made).dump(-1, ' ', false, Json::error_handler_t::replace));
-    return;
+  } else {
+    std::cout << "\n";
+    Progress(state.quiet)
+        .note(fmt::format("{} tokens in {:.2f} s ({:.1f} a second) behind a prompt of {} in {:.2f} s; ended by {}; the "
+                          "caches hold {:.2f} MB",
+                          made.tokens, made.seconds, static_cast<double>(made.tokens) / std::max(made.seconds, 1e-9),
+                          made.prompt_tokens, made.prompt_seconds,
+                          made.ended == "tokens" ? "--tokens"
+                          : made.ended == "stop" ? "--stop"
+                                                 : "an " + made.ended,
+                          static_cast<double>(made.cache_bytes) / 1e6));
   }
-  std::cout << "\n";
-  Progress(state.quiet)
-      .note(fmt::format("{} tokens in {:.2f} s ({:.1f} a second) behind a prompt of {} in {:.2f} s; ended by {}; the "
-                        "caches hold {:.2f} MB",
-                        made.tokens, made.seconds, static_cast<double>(made.tokens) / std::max(made.seconds, 1e-9),
-                        made.prompt_tokens, made.prompt_seconds,
-                        made.ended == "tokens" ? "--tokens"
-                        : made.ended == "stop" ? "--stop"
-                                               : "its end",
-                        static_cast<double>(made.cache_bytes) / 1e6));
+  if (made.ended == "interrupt") throw Error(ExitCode::kInterrupted, "interrupted");
 }
 
 }  // namespace

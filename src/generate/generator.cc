@@ -39,13 +39,12 @@ namespace {
 class Gpt2 : public Generator::Model {
  public:
   Gpt2(const std::filesystem::path& folder, const GenerateOptions& options)
-      : model_(Pretrained::load(folder)), tokenizer_(Tokenizer::load(folder)), branching_(options.branching) {
+      : model_(Pretrained::load(folder)),
+        tokenizer_(tokenizer_of(folder, model_.config())),
+        branching_(options.branching) {
     const PretrainedConfig& config = model_.config();
     if (!config.is_causal())
       throw data_error("{}: expected a language model (GPT-2), and it is an encoder", folder.string());
-    if (tokenizer_.size() > config.vocabulary)
-      throw data_error("{}: the tokenizer has {} tokens and the model {}; they do not belong together", folder.string(),
-                       tokenizer_.size(), config.vocabulary);
     streaming_.assign(config.layers, false);
     for (const int64_t layer : parse_layers(options.layers, config.layers)) streaming_[layer] = true;
     end_ = tokenizer_.special_id("<|endoftext|>");
@@ -205,7 +204,11 @@ Generated Generator::operator()(const std::string& prompt, const std::function<v
   start = std::chrono::steady_clock::now();
   TextOut out(options_.stops, write);
   Random random(options_.seed);
-  for (; result.tokens < options_.tokens && !interrupted(); ++result.tokens) {
+  for (; result.tokens < options_.tokens; ++result.tokens) {
+    if (interrupted()) {
+      result.ended = "interrupt";
+      break;
+    }
     if (result.tokens > 0) {
       const bool room = longest == 0 || static_cast<int64_t>(context.size()) <= longest;
       logits = room ? model_->read({context.back()}) : read_again();

@@ -25,7 +25,7 @@ struct GenerateOptions {
 struct Generated {
   std::string text;
   int64_t prompt_tokens = 0, tokens = 0;
-  std::string ended;  // "tokens", "stop" or "end of text"
+  std::string ended;  // "tokens", "stop", "end of text" or "interrupt"
   double prompt_seconds = 0, seconds = 0;
   int64_t cache_bytes = 0;  // remembered at the end
 };

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tokenizer/tokenizer.h"
+
 namespace strata {
 
 // What config.json says, as far as it matters here.
@@ -80,6 +82,9 @@ class Pretrained {
   std::vector<Layer> layers_;
   Linear pooler_, dense_, classes_;
 };
+
+// The tokenizer beside a model. Throws Error (kData) where it has tokens that the model has not.
+Tokenizer tokenizer_of(const std::filesystem::path& folder, const PretrainedConfig& config);
 
 // Flat softmax attention on our kernels.
 AttentionFunction softmax_attention(bool causal);

@@ -70,6 +70,8 @@ PretrainedConfig PretrainedConfig::from_json(const std::string& text, const std:
       const Json& names = json["id2label"];
       c.labels.push_back(names.contains(key) && names[key].is_string() ? names[key].get<std::string>() : key);
     }
+  } else {  // transformers leaves these names out where they are its own, and two is its own number of classes
+    for (int64_t id = 0; id < number("num_labels", 2, 10000); ++id) c.labels.push_back(fmt::format("LABEL_{}", id));
   }
   return c;
 }
@@ -188,6 +190,14 @@ Pretrained Pretrained::load(const std::filesystem::path& folder) {
   }
   model.attention = softmax_attention(gpt2);
   return model;
+}
+
+Tokenizer tokenizer_of(const std::filesystem::path& folder, const PretrainedConfig& config) {
+  Tokenizer tokenizer = Tokenizer::load(folder);
+  if (tokenizer.size() > config.vocabulary)
+    throw data_error("{}: the tokenizer has {} tokens and the model {}; they do not belong together", folder.string(),
+                     tokenizer.size(), config.vocabulary);
+  return tokenizer;
 }
 
 }  // namespace strata

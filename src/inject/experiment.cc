@@ -58,10 +58,11 @@ class Injector {
       if (o_.curve) json["curve"] = curve(table, json["before"]);
     }
     progress_.finish();
-    progress_.show("measuring time and memory", true);
-    if (!o_.lengths.empty() && !plan.layers.empty())
+    if (!o_.lengths.empty() && !plan.layers.empty()) {
+      progress_.show("measuring time and memory", true);
       json["time"] = time_by_length(*host_, plan, plan.layers.back().trees.front(), o_.lengths, 0.5);
-    progress_.finish();
+      progress_.finish();
+    }
     add_example(json, plan);
     return json;
   }

@@ -28,11 +28,8 @@ Tensor next_token_loss(const Tensor& logits, const Tensor& ids, const Tensor& le
 class PretrainedHost : public Host {
  public:
   PretrainedHost(const std::filesystem::path& folder, int64_t length)
-      : model_(Pretrained::load(folder)), tokenizer_(Tokenizer::load(folder)) {
+      : model_(Pretrained::load(folder)), tokenizer_(tokenizer_of(folder, model_.config())) {
     const PretrainedConfig& config = model_.config();
-    if (tokenizer_.size() > config.vocabulary)
-      throw data_error("{}: the tokenizer has {} tokens and the model {}; they do not belong together", folder.string(),
-                       tokenizer_.size(), config.vocabulary);
     longest_ = length > 0 ? std::min(length, config.longest()) : config.longest();
     if (model_.has_classes()) labels_ = config.labels;
   }

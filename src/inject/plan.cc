@@ -13,18 +13,6 @@ namespace strata {
 
 using torch::Tensor;
 
-std::string InjectionPlan::describe() const {
-  std::string words;
-  for (const LayerPlan& plan : layers) {
-    std::vector<std::string> names;
-    for (const TreeRecipe& recipe : plan.trees) names.push_back(recipe.name());
-    words += fmt::format("{}{}: {}", words.empty() ? "" : "; ", plan.layer,
-                         names.size() > 3 ? fmt::format("the best of {} trees", names.size())
-                                          : fmt::format("{}", fmt::join(names, " or ")));
-  }
-  return words.empty() ? "none" : words;
-}
-
 AttentionFunction InjectionPlan::attention(const Host& host, const std::vector<HostText>& texts,
                                            std::shared_ptr<std::vector<AttentionCost>> costs) const {
   Injection injection;
@@ -148,9 +136,8 @@ GapTable measure_gaps(Host& host, const std::vector<HostText>& texts, const std:
 // A knapsack over the layers: `least[c]` is the smallest sum of gaps that leaves a cost of at most c steps, one step
 // being 1/2000 of a layer's flat attention; costs are rounded up, so that what is promised is kept.
 std::vector<LayerPlan> choose_layers(const GapTable& table, double cut, double budget) {
-  constexpr int64_t kSteps = kCutSteps;
   const auto layers = static_cast<int64_t>(table.gaps.size());
-  const auto room = static_cast<int64_t>(std::floor((1 - cut) * static_cast<double>(layers * kSteps) + 1e-6));
+  const auto room = static_cast<int64_t>(std::floor((1 - cut) * static_cast<double>(layers * kCutSteps) + 1e-6));
   constexpr double kNever = std::numeric_limits<double>::infinity();
   std::vector<double> least(room + 1, 0.0);
   std::vector<std::vector<int64_t>> choice(layers, std::vector<int64_t>(room + 1, -1));  // a recipe; -1: softmax
@@ -164,24 +151,24 @@ std::vector<LayerPlan> choose_layers(const GapTable& table, double cut, double b
         }
       }
     };
-    offer(-1, 0, kSteps);
+    offer(-1, 0, kCutSteps);
     for (size_t r = 0; r < table.recipes.size(); ++r) {
       if (table.costs[r] <= budget)
-        offer(static_cast<int64_t>(r), table.gaps[layer][r], static_cast<int64_t>(std::ceil(table.costs[r] * kSteps)));
+        offer(static_cast<int64_t>(r), table.gaps[layer][r],
+              static_cast<int64_t>(std::ceil(table.costs[r] * kCutSteps)));
     }
     least = std::move(next);
   }
   if (room < 0 || least[room] == kNever)
     throw usage_error(
         "--cut: no choice of layers and trees saves {:.0f}% of the attention within a budget of {:.0f}%; the cheapest "
-        "tree "
-        "costs {:.1f}% on these texts. Raise --budget or lower --cut",
+        "tree costs {:.1f}% on these texts. Raise --budget or lower --cut",
         100 * cut, 100 * budget, 100 * *std::min_element(table.costs.begin(), table.costs.end()));
   std::vector<LayerPlan> chosen;
   int64_t left = room;
   for (int64_t layer = layers - 1; layer >= 0; --layer) {
     const int64_t recipe = choice[layer][left];
-    left -= recipe < 0 ? kSteps : static_cast<int64_t>(std::ceil(table.costs[recipe] * kSteps));
+    left -= recipe < 0 ? kCutSteps : static_cast<int64_t>(std::ceil(table.costs[recipe] * kCutSteps));
     if (recipe >= 0) chosen.insert(chosen.begin(), LayerPlan{layer, {table.recipes[recipe]}});
   }
   return chosen;

@@ -19,7 +19,6 @@ struct InjectionPlan {
   std::vector<LayerPlan> layers;
   bool exact_special = true;  // special tokens go on attending to all tokens
 
-  std::string describe() const;  // "3: sentences 16; 5: sentences 16"
   AttentionFunction attention(const Host& host, const std::vector<HostText>& texts,
                               std::shared_ptr<std::vector<AttentionCost>> costs = nullptr) const;
 };

@@ -8,9 +8,8 @@
 #include <malloc.h>
 #endif
 
-#include "torch/hkt_op.h"
-#include "torch/hsa_op.h"
 #include "util/error.h"
+#include "util/statistics.h"
 
 namespace strata {
 namespace {
@@ -22,11 +21,6 @@ double milliseconds(const Work& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
 }
 
 // Side by side, in turns, so that a machine that slows down slows both.

@@ -23,6 +23,50 @@ TEST(ParseLayers, TakesNumbersNoneAndLate) {
   EXPECT_EQ(late_order(6), (std::vector<int64_t>{5, 3, 1, 4, 2, 0}));
 }
 
+// A host that is only asked for trees.
+class NoModel : public Host {
+ public:
+  int64_t layers() const override { return 1; }
+  int64_t heads() const override { return 1; }
+  int64_t hidden() const override { return 1; }
+  bool is_causal() const override { return false; }
+  int64_t positions() const override { return 100; }
+  const std::vector<std::string>& labels() const override { return labels_; }
+  bool has_features() const override { return false; }
+  HostText read(const std::string&) const override { return {}; }
+  std::vector<std::string> show(const HostText&) const override { return {}; }
+  Tree natural_tree(const HostText&, int64_t) const override { return {}; }
+  HostOutput run(const Tensor&, const Tensor&, const AttentionFunction&) override { return {}; }
+
+ private:
+  std::vector<std::string> labels_;
+};
+
+// "(0 ((1 2) (3 4)) 5)": every family in brackets.
+std::string shape_of(const Tree& tree, int64_t family = 0) {
+  std::string words;
+  for (int32_t at = tree.child_begin()[family]; at < tree.child_begin()[family + 1]; ++at) {
+    const int32_t child = tree.children()[at];
+    words += (words.empty() ? "" : " ") + (child < 0 ? shape_of(tree, ~child) : std::to_string(child));
+  }
+  return "(" + words + ")";
+}
+
+TEST(TreeRecipe, SpecialTokensAtTheEndsStandBesideTheTree) {
+  const NoModel host;
+  auto shape = [&](const TreeRecipe& recipe, int64_t tokens, std::vector<int64_t> special) {
+    HostText text;
+    text.encoding.ids.resize(tokens);
+    text.special = std::move(special);
+    return shape_of(recipe.make(host, text));
+  };
+  EXPECT_EQ(shape({"windows", 2}, 6, {}), "((0 1) (2 3) (4 5))");
+  EXPECT_EQ(shape({"windows", 2}, 7, {0, 6}), "(0 ((1 2) (3 4) (5)) 6)");
+  EXPECT_EQ(shape({"balanced", 2}, 6, {0, 5}), "(0 ((1 2) (3 4)) 5)");
+  EXPECT_EQ(shape({"balanced", 2}, 5, {0, 2}), "(0 ((1 2) (3 4)))") << "one in the middle is a token as others are";
+  EXPECT_EQ(shape({"balanced", 2}, 2, {0, 1}), "(0 1)");
+}
+
 GapTable random_table(int64_t layers, uint64_t seed) {
   torch::manual_seed(seed);
   GapTable table;
