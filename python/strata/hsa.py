@@ -82,8 +82,8 @@ class HsaAttention(nn.Module):
             layer(x).view(x.shape[0], x.shape[1], self.heads, self.head_size)
             for layer in (self.query, self.key, self.value)
         )
-        if self.normalize:
-            q, k = (nn.functional.layer_norm(t, (self.head_size,)) for t in (q, k))
+        if self.normalize:  # in float under autocast; back to what the values have
+            q, k = (nn.functional.layer_norm(t, (self.head_size,)).to(t.dtype) for t in (q, k))
         return tuple(t.transpose(1, 2) for t in (q, k, v))
 
     def forward(self, x, trees=None, weights=None):

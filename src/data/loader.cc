@@ -9,10 +9,13 @@ Batch make_batch(const Dataset& data, const LoaderOptions& options, int64_t inde
   const bool next_token = options.goal == Goal::kNextToken;
   Batch batch;
   batch.rows = last - first;
+  auto number = [&](int64_t r) { return options.order.empty() ? first + r : options.order[first + r]; };
   std::vector<std::span<const Token>> rows;
-  for (int64_t i = first; i < last; ++i) {
-    const int64_t row = options.order.empty() ? i : options.order[i];
+  std::vector<std::vector<Token>> images(options.augment.jitter > 0 ? batch.rows : 0);
+  for (int64_t r = 0; r < batch.rows; ++r) {
+    const int64_t row = number(r);
     rows.push_back(data.row(row));
+    if (options.augment.jitter > 0) rows.back() = images[r] = jitter_image(rows.back(), options.augment, row);
     // The last token of a window is only ever predicted.
     batch.lengths.push_back(static_cast<int64_t>(rows.back().size()) - (next_token ? 1 : 0));
     if (!next_token) batch.targets.push_back(data.rows[row].label);
@@ -26,10 +29,12 @@ Batch make_batch(const Dataset& data, const LoaderOptions& options, int64_t inde
     int64_t* tokens = batch.tokens.data() + r * batch.width;
     std::copy_n(rows[r].begin(), length, tokens);
     if (next_token) std::copy_n(rows[r].begin() + 1, length, batch.targets.begin() + r * batch.width);
-    if (options.trees == nullptr) continue;
-    batch.trees.push_back(options.trees->tree(rows[r].first(static_cast<size_t>(length))));
-    const std::vector<int64_t> order = options.trees->order(length);
-    for (size_t t = 0; t < order.size(); ++t) tokens[t] = rows[r][order[t]];
+    if (options.trees != nullptr) {
+      batch.trees.push_back(options.trees->tree(rows[r].first(static_cast<size_t>(length))));
+      const std::vector<int64_t> order = options.trees->order(length);
+      for (size_t t = 0; t < order.size(); ++t) tokens[t] = rows[r][order[t]];
+    }
+    if (options.augment.hide > 0) hide_tokens({tokens, static_cast<size_t>(length)}, options.augment, number(r));
   }
   return batch;
 }

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "data/augment.h"
 #include "data/dataset.h"
 #include "data/trees.h"
 
@@ -29,6 +30,7 @@ struct LoaderOptions {
   std::shared_ptr<TreeMaker> trees;  // none: no trees
   std::vector<int64_t> order;        // of the rows; empty: as they are
   int64_t first_batch = 0;           // skip those before
+  Augment augment;                   // of training rows
 };
 
 Batch make_batch(const Dataset& data, const LoaderOptions& options, int64_t index);

@@ -103,9 +103,9 @@ std::vector<Tensor> HsaAttentionImpl::project(const Tensor& x) {
   const int64_t d = options.model_size() / options.heads();
   auto heads = [&](const Tensor& t) { return t.view({x.size(0), x.size(1), options.heads(), d}); };
   Tensor q = heads(query_(x)), k = heads(key_(x));
-  if (options.normalize()) {
-    q = torch::layer_norm(q, {d});
-    k = torch::layer_norm(k, {d});
+  if (options.normalize()) {  // in float under autocast; back to what the values have
+    q = torch::layer_norm(q, {d}).to(q.scalar_type());
+    k = torch::layer_norm(k, {d}).to(k.scalar_type());
   }
   return {q.transpose(1, 2), k.transpose(1, 2), heads(value_(x)).transpose(1, 2)};
 }

@@ -17,6 +17,12 @@ void declare(OptionTable& table, TrainConfig& c) {
   table.add("clip", &c.clip, {.help = "Largest norm of the gradient; 0: any", .min = 0});
   table.add("label_smoothing", &c.label_smoothing,
             {.help = "Share of the target spread over all classes", .min = 0, .max = 0.99});
+  table.add("hide", &c.hide,
+            {.help = "Share of the tokens hidden in each training row, others every epoch", .min = 0, .max = 0.9});
+  table.add("jitter", &c.jitter,
+            {.help = "Training images are mirrored half of the time and moved by up to so many pixels (cifar10)",
+             .min = 0,
+             .max = 16});
   table.add("precision", &c.precision, {.help = "bf16: autocast matrix products", .choices = {"float32", "bf16"}});
   table.add("eval_every", &c.eval_every, {.help = "Steps between evaluations; 0: once an epoch", .min = 0});
   table.add("patience", &c.patience,

@@ -110,3 +110,27 @@ def test_mistakes_are_named():
     with pytest.raises(Exception, match="broadcasts over batch or heads"):
         bias = torch.zeros(64, 64, device="cuda", requires_grad=True)
         strata.hkt_attention(q, k, v, weights, bias=bias)[0].sum().backward()
+
+
+MODULES = {
+    "hkt": lambda: strata.HktAttention(64, 4, levels=3, causal=True),
+    "hkt dense, per level": lambda: strata.HktAttention(64, 4, levels=3, dense_filters=True, per_level_projections=True, input_filter=True),
+    "hkt psd": lambda: strata.HktAttention(64, 4, levels=2, psd=True),
+    "hsa normalised": lambda: strata.HsaAttention(64, 4, streaming=True, normalize=True),
+    "hsa l2, learned": lambda: strata.HsaAttention(64, 4, streaming=True, l2_energy=True, positions="learned", tables=2),
+    "hsa l2 normalised, sinusoidal": lambda: strata.HsaAttention(64, 4, streaming=True, l2_energy=True, normalize=True, positions="sinusoidal"),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_train_under_autocast(name):
+    torch.manual_seed(0)
+    x = torch.randn(2, 100, 64)
+    module = MODULES[name]()
+    want = module(x)
+    module, moved = module.to("cuda"), x.to("cuda").requires_grad_()
+    with torch.autocast("cuda", torch.bfloat16):
+        out = module(moved)
+        out.float().square().sum().backward()
+    close([out.detach().float().cpu()], [want.detach()], 5e-2)
+    assert moved.grad.isfinite().all() and all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())

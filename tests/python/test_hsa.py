@@ -35,6 +35,19 @@ def make(dtype=F64, **options):
     return module
 
 
+@pytest.mark.parametrize("options", VARIANTS)
+def test_modules_train_under_autocast(options):
+    torch.manual_seed(1)
+    module, x = make(torch.float32, **options), torch.randn(2, 20, 16)
+    trees = () if options.get("streaming") else ([strata.Tree.balanced(20, 4)] * 2,)
+    want = module(x, *trees)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = module(x, *trees)
+        out.float().square().sum().backward()
+    assert (out.float() - want).abs().max() < 0.05 * want.abs().max()
+    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
+
+
 def test_gradcheck_of_the_tree_form():
     q, k, v = inputs(7)
     weights = torch.tensor([[1.0, 0.5, 2.0, 1.0, 1.0, 0.0, 1.5]], dtype=F64)

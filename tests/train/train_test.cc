@@ -201,8 +201,9 @@ TEST_F(Runs, Bf16AndEarlyStopping) {
   config.train.patience = 1;
   config.train.epochs = 50;
   config.train.learning_rate = 0;  // nothing gets better
-  for (const char* attention : {"flat", "hkt", "hsa"}) {
-    config.model.attention = attention;
+  for (const char* attention : {"flat", "hkt", "hsa", "normalised hsa"}) {
+    config.model.normalize = std::string(attention) == "normalised hsa";
+    config.model.attention = config.model.normalize ? "hsa" : attention;
     const Json result = train(config, {fresh_folder("early")}, false, true);
     EXPECT_TRUE(result.at("stopped_early"));
     EXPECT_EQ(result.at("steps"), 4) << attention;  // the first evaluation is the best, the second is no better
