@@ -1,4 +1,5 @@
 #include <cmath>
+#include <tuple>
 
 #include "train/compare.h"
 #include "util/error.h"
@@ -97,14 +98,16 @@ std::vector<std::string> verdicts(const Json& results) {
     const auto from = pair.at("from").get<std::string>(), to = pair.at("to").get<std::string>();
     const double difference = pair.at("difference").is_number() ? pair.at("difference").get<double>() : 0.0;
     const bool to_wins = lower ? difference < 0 : difference > 0;
-    const std::string gap =
-        fmt::format("{} {} {} by {:.2f}", to_wins ? to : from, "beats", to_wins ? from : to, std::abs(difference));
+    const std::string gap = difference == 0 ? fmt::format("{} equals {}", to, from)
+                                            : fmt::format("{} beats {} by {:.2f}", to_wins ? to : from,
+                                                          to_wins ? from : to, std::abs(difference));
     if (!pair.at("p").is_number()) {
       lines.push_back(gap + " (too few seeds to test)");
       continue;
     }
     const bool sure = pair.at("p").get<double>() < 0.05;
-    const double low = pair.at("low").get<double>(), high = pair.at("high").get<double>();
+    double low = pair.at("low"), high = pair.at("high");
+    if (sure && difference < 0) std::tie(low, high) = std::pair(-high, -low);  // "beats by" has no sign
     const std::string facts = fmt::format("p = {}, 95% interval {:+.2f} .. {:+.2f}", p_text(pair.at("p")), low, high);
     lines.push_back(
         sure ? fmt::format("{} ({})", gap, facts)

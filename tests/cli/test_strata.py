@@ -107,7 +107,7 @@ def test_same_seed_same_bits_and_other_seed_others(home):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("attention", ["hkt", "hsa"])
 def test_resume_goes_on_to_the_same_bits(home, attention, how):
-    args = ["--attention", attention, *TINY, "--epochs", "10", "--eval-every", "20", "--log-every", "7", "--save-seconds", "0"]
+    args = ["--attention", attention, *TINY, "--epochs", "10", "--eval-every", "20", "--log-every", "7", "--save-seconds", "0", "--hide", "0.1"]
     strata("train", *args, "--folder", "whole")
     running = subprocess.Popen([STRATA, "train", *args, "--folder", "parts"], stderr=subprocess.PIPE, text=True)
     while not (home / "parts/metrics.jsonl").exists() or len(open(home / "parts/metrics.jsonl").readlines()) < 6:

@@ -197,6 +197,10 @@ TEST(Compare, VerdictsOfDoubtAndOfSingleSeeds) {
   EXPECT_NE(verdicts(unsure).at(0).find("cannot be told apart"), std::string::npos);
   const Json single = summarize({{"a", {2.0}, 1, 1, 1}, {"b", {1.5}, 1, 1, 1}}, "test bits per byte", true);
   EXPECT_EQ(verdicts(single).at(0), "b beats a by 0.50 (too few seeds to test)");
+  const Json lost = summarize({{"b", kScipy[0].b, 1, 1, 1}, {"a", kScipy[0].a, 1, 1, 1}}, "m", false);
+  EXPECT_EQ(verdicts(lost).at(0), "b beats a by 9.30 (p = 0.0133, 95% interval +4.64 .. +13.96)") << "first or second";
+  const Json equal = summarize({{"a", {2.0}, 1, 1, 1}, {"b", {2.0}, 1, 1, 1}}, "m", false);
+  EXPECT_EQ(verdicts(equal).at(0), "b equals a (too few seeds to test)");
   EXPECT_TRUE(single["attentions"][0]["standard_deviation"].is_null());
 }
 
