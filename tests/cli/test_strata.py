@@ -104,6 +104,13 @@ def test_same_seed_same_bits_and_other_seed_others(home):
     assert tensors(home / "a/last.safetensors") != tensors(home / "c/last.safetensors")
 
 
+def test_starts_anew_with_its_arguments(home):
+    """Where nobody set the count of spins, the command sets it and starts itself again (cli/main.cc)."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([STRATA, "predict", "a run", "two words"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 4 and "a run: there is no such file" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("attention", ["hkt", "hsa"])
 def test_resume_goes_on_to_the_same_bits(home, attention, how):
