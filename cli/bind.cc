@@ -6,10 +6,7 @@ namespace strata {
 
 void bind_options(CLI::App& command, OptionTable& table) {
   for (Option& option : table.options()) {
-    auto set = [&table, &option](const std::vector<std::string>& words) {
-      table.set(option, words, option.flag());
-      option.given = true;
-    };
+    auto set = [&table, &option](const std::vector<std::string>& words) { table.set(option, words, option.flag()); };
     std::string help = option.note.help;
     if (!option.note.task.empty()) help += " (" + option.note.task + ")";
     const Json value = option.value();

@@ -40,9 +40,8 @@ std::vector<Token> jitter_image(std::span<const Token> pixels, const Augment& au
 
 void hide_tokens(std::span<int64_t> tokens, const Augment& augment, int64_t row) {
   Random random = random_of(augment, row, kHide);
-  const auto threshold = static_cast<uint64_t>(augment.hide * 0x1p53);
   for (int64_t& token : tokens) {
-    if ((random.next() >> 11) < threshold) token = kPad;
+    if (random.unit() < augment.hide) token = kPad;
   }
 }
 

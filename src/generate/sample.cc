@@ -29,8 +29,7 @@ int64_t sample_token(const std::vector<double>& logits, const SampleOptions& opt
     weights.resize(count);
     sum = kept;
   }
-  constexpr double kUnit = 1.0 / 9007199254740992.0;  // 2^-53
-  double left = static_cast<double>(random.next() >> 11) * kUnit * sum;
+  double left = random.unit() * sum;
   for (size_t i = 0; i < weights.size(); ++i) {
     left -= weights[i];
     if (left < 0) return tokens[i];

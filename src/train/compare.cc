@@ -209,6 +209,7 @@ std::vector<Variant> parse_variants(const std::vector<std::string>& names, const
       table.set(*option, {part == 0 ? word : word.substr(equals + 1)}, "--attentions " + name);
       at = end + 1;
     }
+    table.check_task(variant.config.data.task);
     for (const Variant& other : variants) {
       if (other.name == name) throw usage_error("--attentions: {} appears twice", name);
     }

@@ -20,9 +20,10 @@ void declare(OptionTable& table, TrainConfig& c) {
   table.add("hide", &c.hide,
             {.help = "Share of the tokens hidden in each training row, others every epoch", .min = 0, .max = 0.9});
   table.add("jitter", &c.jitter,
-            {.help = "Training images are mirrored half of the time and moved by up to so many pixels (cifar10)",
+            {.help = "Training images are mirrored half of the time and moved by up to so many pixels",
              .min = 0,
-             .max = 16});
+             .max = 16,
+             .task = "cifar10"});
   table.add("precision", &c.precision, {.help = "bf16: autocast matrix products", .choices = {"float32", "bf16"}});
   table.add("eval_every", &c.eval_every, {.help = "Steps between evaluations; 0: once an epoch", .min = 0});
   table.add("patience", &c.patience,

@@ -38,8 +38,6 @@ class Trainer {
         device_(device_of(c_)),
         progress_(quiet) {
     if (data_.valid.rows.empty()) throw data_error("no validation rows; raise --valid-share or --valid-rows");
-    if (c_.jitter > 0 && data_.task != "cifar10")
-      throw usage_error("jitter: moves images, and the task is {}; expected 0", data_.task);
     torch::manual_seed(mix(c_.seed));
     model_ = make_model(card_);
     model_->to(device_);
@@ -72,6 +70,7 @@ class Trainer {
     options.goal = data_.goal;
     options.trees = tree_maker(card_);
     options.order = permutation(data_.train.size(), mix(mix(c_.seed) + static_cast<uint64_t>(epoch)));
+    // Downwards, so that no epoch draws what an order was drawn from.
     options.augment = {c_.jitter, c_.hide, mix(mix(c_.seed) - 1 - static_cast<uint64_t>(epoch))};
     options.first_batch = step_ % steps_per_epoch_ * c_.accumulate;
     Loader loader(data_.train, std::move(options));

@@ -124,6 +124,7 @@ Option* OptionTable::find(const std::string& name) {
 }
 
 void OptionTable::set(Option& option, const std::vector<std::string>& words, const std::string& where) {
+  option.given = true;
   if (auto* list = std::get_if<std::vector<std::string>*>(&option.target)) {
     **list = words;
     return;
@@ -177,7 +178,6 @@ void OptionTable::set_all(const Json& values, const std::string& where, std::set
     if (!seen.insert(option->name).second) throw usage_error("{}: is set twice", place);
     if (keep_given && option->given) continue;
     set(*option, words_of(value, place), place);
-    option->given = true;
   }
 }
 

@@ -41,7 +41,8 @@ class OptionTable {
   void begin_group(std::string title) { group_ = std::move(title); }
   void add(std::string name, Option::Target target, OptionNote note);
 
-  // Sets an option from words. `where` begins the message of a refusal: "--batch-size", "my.toml: batch_size".
+  // Sets an option from words; it is then given. `where` begins the message of a refusal: "--batch-size", "my.toml:
+  // batch_size".
   void set(Option& option, const std::vector<std::string>& words, const std::string& where);
   // Sets those options of a TOML or JSON file that the command line has not given already. Sections only group.
   void load_config(const fs::path& path);

@@ -36,6 +36,9 @@ class Random {
   // 0 .. bound - 1, for bounds below 2^32; the bias is below 2^-32 (multiply and shift).
   uint32_t below(uint32_t bound) { return static_cast<uint32_t>(((next() >> 32) * bound) >> 32); }
 
+  // 0 <= x < 1, in steps of 2^-53.
+  double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+
  private:
   static uint64_t rotate(uint64_t x, int by) { return (x << by) | (x >> (64 - by)); }
   uint64_t state_[4];

@@ -1,5 +1,6 @@
 """strata generate on tiny models: caches against prompts read anew, sampling, stop texts, the window, and mistakes."""
 import json
+import signal
 import subprocess
 
 import pytest
@@ -50,6 +51,14 @@ def test_caches_equal_prompts_read_anew(gpt2, runs):
     for layers, branching in (("0,1", 64), ("1", 64)):
         assert made(gpt2, "abcdef", "--temperature", 0, "--tokens", 20, "--layers", layers, "--branching", branching)["text"] == \
             made(gpt2, "abcdef", "--temperature", 0, "--tokens", 20)["text"], "as many children as tokens: softmax"
+
+
+def test_ctrl_c_keeps_what_was_written(runs):
+    running = subprocess.Popen([STRATA, "generate", str(runs / "hsa"), "to be", "--tokens", "1000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stdout.read(20).startswith("to be")
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130 and "ended by an interrupt" in errors, errors
 
 
 def test_seeds_and_sampling(runs):

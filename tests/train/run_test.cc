@@ -177,6 +177,7 @@ TEST(Compare, VariantsTakeOptionsOfTheirOwn) {
     EXPECT_THROW(parse_variants({bad}, base), Error) << bad;
   }
   EXPECT_THROW(parse_variants({"hkt", "hkt"}, base), Error);
+  EXPECT_THROW(parse_variants({"hkt:jitter=2"}, base), Error) << "of images, and the task is listops";
 }
 
 TEST(Compare, SummaryTablesAndVerdictsAgree) {
