@@ -124,9 +124,9 @@ Option* OptionTable::find(const std::string& name) {
 }
 
 void OptionTable::set(Option& option, const std::vector<std::string>& words, const std::string& where) {
-  option.given = true;
   if (auto* list = std::get_if<std::vector<std::string>*>(&option.target)) {
     **list = words;
+    option.given = true;
     return;
   }
   if (words.size() != 1) throw usage_error("{}: expected one value, got {}", where, words.size());
@@ -160,6 +160,7 @@ void OptionTable::set(Option& option, const std::vector<std::string>& words, con
     }
     *std::get<std::string*>(option.target) = word;
   }
+  option.given = true;
 }
 
 void OptionTable::set_all(const Json& values, const std::string& where, std::set<std::string>& seen, bool keep_given) {
