@@ -251,7 +251,7 @@ class HktBackward : public torch::autograd::Function<HktBackward> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
     TORCH_CHECK(false,
-                "strata::hkt_attention cannot be differentiated twice (double backward is not implemented); use "
+                "strata::hkt_attention cannot be differentiated twice; use "
                 "first-order gradients, or compose the attention from torch operators where you need the second");
   }
 };

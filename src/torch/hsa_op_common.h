@@ -88,7 +88,7 @@ class HsaBackwardOnce : public torch::autograd::Function<HsaBackwardOnce> {
     return call();
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
-    TORCH_CHECK(false, "strata's HSA attention cannot be differentiated twice (double backward is not implemented)");
+    TORCH_CHECK(false, "strata's HSA attention cannot be differentiated twice; use first-order gradients");
   }
 };
 

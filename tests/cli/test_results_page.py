@@ -10,6 +10,8 @@ PAGE = (ROOT / "docs/RESULTS.md").read_text()
 RAW = {f.stem: json.loads(f.read_text()) for f in (ROOT / "docs/results").glob("*.json")}
 COMPARISONS = [raw for raw in RAW.values() if isinstance(raw, dict) and "pairs" in raw]
 TABLES = ["hkt-table-listops", "hkt-table-imdb", "hkt-table-cifar10", "hsa-table-imdb-words"]
+DECIDED = {"L = 3, shared projections, depthwise filters": "", "L = 2": "levels=2", "L = 4": "levels=4",
+           "projections per level": "projections=per-level", "dense filters (the tables above)": "filters=dense"}
 
 
 def cells(line):
@@ -39,6 +41,20 @@ def test_each_row_of_a_table_is_the_raw_result(name):
             continue
         pair = next(x for x in raw["pairs"] if (x["from"], x["to"]) == (flat["name"], attention["name"]))
         assert shown_as(over_flat, pair["difference"]) and shown_as(p, pair["p"]), row
+
+
+@pytest.mark.parametrize("column, task", enumerate(["listops", "imdb", "cifar10"], start=1))
+def test_what_decides_a_default_is_the_raw_result(column, task):
+    section = PAGE.partition("### What decides a default")[2].partition("\n### ")[0]
+    shown = {row[0]: row[column] for row in map(cells, re.findall(r"^\|.*$", section, re.M))}
+    for label, option in DECIDED.items():
+        raw = RAW[f"hkt-table-{task}" if option == "filters=dense" else f"variants-{task}"]
+        hkt, other = (next(a for a in raw["attentions"] if re.fullmatch(f"hkt{x}(:learning_rate=.*)?", a["name"]))
+                      for x in ("", f":{option}" if option else ""))
+        mean, deviation, p = re.fullmatch(r"([\d.]+) ± ([\d.]+)(?: \(p = ([\d.]+)\))?", shown[label]).groups()
+        assert shown_as(mean, other["mean"]) and shown_as(deviation, other["standard_deviation"]), label
+        if option:
+            assert shown_as(p, next(x["p"] for x in raw["pairs"] if {x["from"], x["to"]} == {hkt["name"], other["name"]})), label
 
 
 def test_every_mean_and_every_p_is_in_some_raw_result():
