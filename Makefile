@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 export CCACHE_SLOPPINESS := pch_defines,time_macros
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench build-times core asan tsan cuda install format lint clean
+.PHONY: help setup build demo test check bench build-times core asan fuzz tsan cuda install format lint clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -12,56 +12,71 @@ help: ## List the targets
 setup: ## Install what the build needs (Debian packages; needs root or sudo)
 	@tools/setup.sh
 
-build: setup ## Build everything into build/release
-	@cmake --preset release $(CMAKE_FLAGS) > /dev/null
+# $(call configure,PRESET,FLAGS): says which compiler builds what, and all the rest only where it fails.
+configure = tools/configure.sh $(1) $(2) $(CMAKE_FLAGS)
+
+build: setup ## Build the libraries and the command into build/release
+	@$(call configure,release,-DSTRATA_BUILD_TESTS=OFF)
 	@cmake --build --preset release -j $(JOBS)
 
 demo: setup ## Train flat, HKT and HSA attention on ListOps over three seeds and compare them
-	@cmake --preset release $(CMAKE_FLAGS) > /dev/null
+	@$(call configure,release,-DSTRATA_BUILD_TESTS=OFF)
 	@cmake --build --preset release -j $(JOBS) --target strata_command
 	@build/release/bin/strata compare --config configs/demo.toml --folder build/demo
 
-test: setup core asan ## Build and run all tests, also without torch and under sanitizers
-	@cmake --preset release -DSTRATA_WERROR=ON $(CMAKE_FLAGS) > /dev/null
+test: ## Build and run the tests: kernels, torch, Python, the command
+	@tools/setup.sh test
+	@$(call configure,release,-DSTRATA_BUILD_TESTS=ON -DSTRATA_FUZZ=OFF)
 	@cmake --build --preset release -j $(JOBS)
-	@ctest --preset release
+	@ctest --preset release -j $(JOBS)
+
+check: core asan fuzz ## The longer checks: the core without torch, sanitizers, fuzzing
 
 bench: build ## Measure the figures; prints a table and writes build/bench.json
 	@build/release/bin/strata bench --json build/bench.json --build-times build/build_times.json
 
-build-times: setup ## Time clean builds of the core and of everything, for `make bench` to report
+build-times: ## Time clean builds of the core and of everything, for `make bench` to report
+	@tools/setup.sh test
 	@tools/build_times.sh build/build_times.json $(JOBS)
 
-core: setup ## Build and test the core without torch
-	@cmake --preset core > /dev/null
+core: ## Build and test the core without torch
+	@tools/setup.sh test
+	@$(call configure,core)
 	@cmake --build --preset core -j $(JOBS)
 	@ctest --preset core
 
-asan: setup ## Test the core under the address and undefined-behaviour sanitizers
-	@cmake --preset asan > /dev/null
+asan: ## Test the core under the address and undefined-behaviour sanitizers
+	@tools/setup.sh test
+	@$(call configure,asan)
 	@cmake --build --preset asan -j $(JOBS)
 	@ctest --preset asan
 
+fuzz: ## Fuzz what reads files, a little (libFuzzer, clang)
+	@tools/setup.sh test check
+	@$(call configure,release,-DSTRATA_BUILD_TESTS=ON -DSTRATA_FUZZ=ON)
+	@cmake --build --preset release -j $(JOBS) --target fuzz
+	@ctest --preset release -L fuzz
+
 tsan: ## Test the core under the thread sanitizer (clang)
-	@tools/setup.sh --tsan
-	@cmake --preset tsan > /dev/null
+	@tools/setup.sh test tsan
+	@$(call configure,tsan)
 	@cmake --build --preset tsan -j $(JOBS)
 	@ctest --preset tsan
 
 cuda: ## Build against the PyTorch of the active python3, on a machine with a GPU
-	@cmake --preset cuda $(CMAKE_FLAGS) > /dev/null
+	@$(call configure,cuda)
 	@cmake --build --preset cuda -j $(JOBS)
 
 install: build ## Install the libraries, headers and the Python package under PREFIX
 	@cmake --install build/release --prefix $(PREFIX)
 
 format: ## Format the sources
-	@tools/setup.sh --lint
+	@tools/setup.sh lint
 	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format -i
 
 # clang 14 cannot read the headers of Debian's torch, so clang-tidy sees the layers below it.
 lint: ## Check formatting and run clang-tidy
-	@tools/setup.sh --lint
+	@tools/setup.sh lint
 	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror
 	@cmake --preset core -B build/lint > /dev/null
 	@git ls-files 'src/core/*.cc' 'src/cpu/*.cc' 'src/ref/*.cc' 'src/util/*.cc' 'src/data/*.cc' | xargs -P $(JOBS) -n 1 clang-tidy --quiet -p build/lint 2>&1 | grep -v 'warnings generated'; \

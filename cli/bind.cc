@@ -10,20 +10,23 @@ void bind_options(CLI::App& command, OptionTable& table) {
     std::string help = option.note.help;
     if (!option.note.task.empty()) help += " (" + option.note.task + ")";
     const Json value = option.value();
-    const std::string initial = value.is_array()
-                                    ? fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), " "))
-                                : value.is_string() ? value.get<std::string>()
-                                                    : value.dump();
+    std::string initial = value.is_string() ? value.get<std::string>() : value.dump();
+    if (const auto* words = std::get_if<std::vector<std::string>*>(&option.target)) {
+      initial = fmt::format("{}", fmt::join(**words, " "));
+    } else if (const auto* numbers = std::get_if<std::vector<int64_t>*>(&option.target)) {
+      initial = fmt::format("{}", fmt::join(**numbers, ","));
+    }
     if (!initial.empty() && !value.is_boolean()) help += " [" + initial + "]";
+    const bool on = value.is_boolean() && value.get<bool>();  // what is on by default is offered as --no-NAME
     if (std::holds_alternative<bool*>(option.target)) {
       command
           .add_flag_callback(
               option.flag(), [set] { set({"true"}); }, help)
-          ->group(option.group);
+          ->group(on ? "" : option.group);
       command
           .add_flag_callback(
-              "--no-" + option.flag().substr(2), [set] { set({"false"}); }, help)
-          ->group("");
+              "--no-" + option.flag().substr(2), [set] { set({"false"}); }, "Not: " + help)
+          ->group(on ? option.group : "");
       continue;
     }
     CLI::Option* flag = command.add_option_function<std::vector<std::string>>(option.flag(), set, help);

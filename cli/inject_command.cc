@@ -15,9 +15,9 @@ namespace {
 
 struct State {
   InjectOptions options;
-  std::string folder = "injection";
-  int64_t threads = 0;
-  bool approximate_special = false, no_curve = false, no_times = false, quiet = false, json = false;
+  OptionTable table;
+  std::string config, folder = "injection";
+  bool quiet = false, json = false;
 };
 
 std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
@@ -110,11 +110,9 @@ void print_times(const Json& json) {
 }
 
 void run(State& state) {
-  set_threads(state.threads);
-  InjectOptions& options = state.options;
-  options.exact_special = !state.approximate_special;
-  options.curve = !state.no_curve;
-  if (state.no_times) options.lengths.clear();
+  apply_config(state.table, state.config);
+  const InjectOptions& options = state.options;
+  set_threads(options.threads);
   watch_for_interrupts();
   const fs::path written = fs::path(state.folder) / "inject.json";
   if (fs::exists(written)) throw output_error("{}: is there already; choose another --folder", written.string());
@@ -151,63 +149,12 @@ void add_inject_command(CLI::App& app) {
                    "A Hugging Face folder (BERT, RoBERTa, MiniLM, GPT-2), or a run's folder with flat attention")
       ->required()
       ->type_name("MODEL");
-  command->add_option("--test", o.test, "Labelled texts to measure on: CSV, TSV or JSON lines")->type_name("FILE");
-  command
-      ->add_option("--train", o.train,
-                   "Labelled texts to fit a linear head on; without them the model's own head answers")
-      ->type_name("FILE");
-  command
-      ->add_option("--texts", o.texts,
-                   "Unlabelled texts, one per line, to measure KL gaps on; those of --train if not given")
-      ->type_name("FILE");
-  command->add_option("--label-column", o.label_column, "Column of the label: a name, or a number from 1")
-      ->capture_default_str();
-  command->add_option("--text-column", o.text_column, "Column of the text: a name, or a number from 1")
-      ->capture_default_str();
-  command
-      ->add_option(
-          "--layers", o.layers,
-          "Layers that attend by HSA: auto (by the KL gap), late (every second one of the later half), or numbers "
-          "from 0: 3,5")
-      ->capture_default_str();
-  command->add_option("--tree", o.tree, "Tree of a text; best: whichever is closest to softmax within the budget")
-      ->check(CLI::IsMember({"best", "sentences", "balanced", "windows"}))
-      ->capture_default_str();
-  command->add_option("--branching", o.branching, "Children of a family at most (not of best)")
-      ->check(CLI::Range(2, 64))
-      ->capture_default_str();
-  command->add_option("--cut", o.cut, "auto: share of the attention of all layers to save")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command->add_option("--budget", o.budget, "What an injected layer may cost at most, over flat attention")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command->add_flag("--approximate-special", state->approximate_special,
-                    "Special tokens attend by the tree as well; otherwise to all tokens, as in the original");
-  command->add_option("--length", o.length, "Tokens of a text at most; 0: as many as the model reads")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_option("--train-rows", o.train_rows, "Training rows, chosen by the seed")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--test-rows", o.test_rows, "Test rows, chosen by the seed")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--text-rows", o.text_rows, "Unlabelled texts")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--seed", o.seed, "Seed of the rows")->capture_default_str();
-  command->add_option("--batch", o.batch, "Texts at a time")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_flag("--no-curve", state->no_curve, "Only before and after, not one layer after the other");
-  command->add_flag("--no-times", state->no_times, "Do not measure time and memory");
-  command->add_option("--lengths", o.lengths, "Tokens to measure time at")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  declare(state->table, o);
+  bind_options(*command, state->table);
+  bind_config(*command, state->config);
   command->add_option("--folder", state->folder, "Where inject.json and inject.html go")
       ->type_name("FOLDER")
       ->capture_default_str();
-  command->add_option("--threads", state->threads, "CPU threads; 0: all cores");
   command->add_flag("--json", state->json, "Print JSON");
   command->add_flag("--quiet", state->quiet, "No progress");
   command->footer(examples(

@@ -1,7 +1,6 @@
 // strata: data, models, training, comparing. One file per subcommand; this one parses, and turns errors into exit
 // codes.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,6 +8,7 @@
 #include <set>
 
 #include "commands.h"
+#include "strata/host.h"
 #include "util/error.h"
 #include "util/options.h"
 
@@ -37,13 +37,15 @@ void check_command(const CLI::App& app, const std::string& word) {
                             fmt::join(names, ", "));
 }
 
-// By default OpenMP's threads wait for each other by spinning, which makes a training step forty times as long when
-// another program wants the same core. A short spin costs nothing and avoids it; libgomp reads it when it is loaded,
-// hence the exec.
-void spin_shortly(char** argv) {
-  if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-  setenv("GOMP_SPINCOUNT", "10000", 1);
-  execv("/proc/self/exe", argv);  // if it fails, we go on as we are
+// What this machine needs (strata/host.h), and for commands that compute, OpenMP threads that wait without spinning for
+// long: by default they spin, which makes a training step forty times as long when another program wants the same core.
+void settle(const std::string& command, char** argv) {
+  static const std::set<std::string> computing = {"train", "eval", "predict", "inspect", "embed", "inject", "generate"};
+  static const std::set<std::string> other = {"bench", "compare", "info"};
+  std::vector<strata::HostSetting> more;
+  if (computing.count(command) > 0 && std::getenv("OMP_WAIT_POLICY") == nullptr)
+    more.push_back({"GOMP_SPINCOUNT", "10000", ""});
+  if (computing.count(command) + other.count(command) > 0) strata::settle_host(argv, more);
 }
 
 int fail(strata::ExitCode code, const std::string& message) {
@@ -55,8 +57,7 @@ int fail(strata::ExitCode code, const std::string& message) {
 
 int main(int argc, char** argv) {
   using strata::ExitCode;
-  static const std::set<std::string> computing = {"train", "eval", "predict", "inspect", "embed", "inject", "generate"};
-  if (argc > 1 && computing.count(argv[1]) > 0) spin_shortly(argv);
+  if (argc > 1) settle(argv[1], argv);
   CLI::App app(kIntroduction, "strata");
   app.footer(kFooter);
   app.set_version_flag("--version", "strata " STRATA_VERSION);

@@ -6,3 +6,11 @@ if(STRATA_SANITIZE)
   target_compile_options(strata_options INTERFACE ${sanitize})
   target_link_options(strata_options INTERFACE ${sanitize})
 endif()
+
+# strata_hide_symbols(target): a shared library exports what STRATA_API marks and nothing else; the version script also
+# hides the templates of the standard library, which its headers mark as visible.
+function(strata_hide_symbols target)
+  set(script ${PROJECT_SOURCE_DIR}/cmake/exported.map)
+  target_link_options(${target} PRIVATE -Wl,--exclude-libs,ALL -Wl,--version-script=${script})
+  set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${script})
+endfunction()

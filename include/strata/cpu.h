@@ -4,15 +4,16 @@
 
 #include <vector>
 
+#include "strata/export.h"
 #include "strata/status.h"
 
 namespace strata {
 
 enum class Isa { kPortable, kAvx2, kAvx512 };
 
-const char* isa_name(Isa isa);
-std::vector<Isa> supported_isas();  // of this host and build, slowest first
-Isa current_isa();
-Status set_isa(Isa isa);  // for tests and benchmarks
+STRATA_API const char* isa_name(Isa isa);
+STRATA_API std::vector<Isa> supported_isas();  // of this host and build, slowest first
+STRATA_API Isa current_isa();
+STRATA_API Status set_isa(Isa isa);  // for tests and benchmarks
 
 }  // namespace strata

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
+#include "strata/export.h"
 #include "strata/hkt.h"
 #include "strata/hsa.h"
 #include "strata/hsa_stream.h"
@@ -16,22 +18,28 @@ namespace strata::cuda {
 using Stream = void*;  // a cudaStream_t; null is the default stream
 
 // Whether there is a GPU these kernels run on; the status says why not.
-Status available();
+STRATA_API Status available();
 
 // Which kernels may be chosen: the best for the problem and the chip, those that any chip from compute capability 8.0
 // on can run, or those without tensor cores. For tests and comparisons; STRATA_CUDA_KERNELS=best|common|plain does the
 // same.
 enum class Kernels { kBest, kCommon, kPlain };
-void set_kernels(Kernels kernels);
+STRATA_API void set_kernels(Kernels kernels);
 
-// bfloat16 and float16 with 1 to 5 levels run on tensor cores (1 to 3 with heads over 128 channels); float32, float64
-// and more levels on plain kernels, much slower. With a bias gradient the bias must not broadcast: dbias has one place
+// As if a block of this chip could have no more shared memory than this: chips differ, and kernels and tiles are chosen
+// by what fits. For tests.
+STRATA_API void limit_shared_memory(int bytes);
+
+STRATA_API std::string device_name();  // of the current device; empty where there is none to run on
+
+// bfloat16 and float16 with 1 to 5 levels run on tensor cores, where their tiles fit into the chip's shared memory
+// (docs/PERFORMANCE.md); float32, float64 and more levels on plain kernels, much slower. With a bias gradient the bias must not broadcast: dbias has one place
 // per batch and head. `workspace` is device memory.
-bool hkt_runs_on_tensor_cores(const HktProblem& problem);
-Status hkt_forward(const HktProblem& problem, const HktOutputs& outputs, Stream stream);
-size_t hkt_backward_workspace(const HktProblem& problem);  // bytes
-Status hkt_backward(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients,
-                    void* workspace, Stream stream);
+STRATA_API bool hkt_runs_on_tensor_cores(const HktProblem& problem);
+STRATA_API Status hkt_forward(const HktProblem& problem, const HktOutputs& outputs, Stream stream);
+STRATA_API size_t hkt_backward_workspace(const HktProblem& problem);  // bytes
+STRATA_API Status hkt_backward(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients,
+                               void* workspace, Stream stream);
 
 // How the trees of a batch are walked over: made once, on the host, for all layers and both directions. The caller
 // copies `numbers` to the device and hands both to the calls below.
@@ -45,23 +53,23 @@ struct HsaPlan {
   int64_t child_begin = 0, children = 0, sequence = 0, kind = 0, batch_of = 0, first_token = 0, leaf_begin = 0,
           roots = 0;
 };
-Status hsa_plan(const HsaProblem& problem, HsaPlan* plan);
+STRATA_API Status hsa_plan(const HsaProblem& problem, HsaPlan* plan);
 
-size_t hsa_forward_workspace(const HsaProblem& problem, const HsaPlan& plan);  // bytes
-size_t hsa_backward_workspace(const HsaProblem& problem, const HsaPlan& plan);
-Status hsa_forward(const HsaProblem& problem, const HsaPlan& plan, const int32_t* numbers, const HsaOutputs& outputs,
-                   void* workspace, Stream stream);
-Status hsa_backward(const HsaProblem& problem, const HsaPlan& plan, const int32_t* numbers,
-                    const HsaGradients& gradients, void* workspace, Stream stream);
+STRATA_API size_t hsa_forward_workspace(const HsaProblem& problem, const HsaPlan& plan);  // bytes
+STRATA_API size_t hsa_backward_workspace(const HsaProblem& problem, const HsaPlan& plan);
+STRATA_API Status hsa_forward(const HsaProblem& problem, const HsaPlan& plan, const int32_t* numbers,
+                              const HsaOutputs& outputs, void* workspace, Stream stream);
+STRATA_API Status hsa_backward(const HsaProblem& problem, const HsaPlan& plan, const int32_t* numbers,
+                               const HsaGradients& gradients, void* workspace, Stream stream);
 
-size_t hsa_stream_forward_workspace(const HsaStreamProblem& problem);  // bytes
-size_t hsa_stream_backward_workspace(const HsaStreamProblem& problem);
-Status hsa_stream_forward(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs, void* workspace,
-                          Stream stream);
-Status hsa_stream_backward(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs,
-                           const HsaStreamGradients& gradients, void* workspace, Stream stream);
+STRATA_API size_t hsa_stream_forward_workspace(const HsaStreamProblem& problem);  // bytes
+STRATA_API size_t hsa_stream_backward_workspace(const HsaStreamProblem& problem);
+STRATA_API Status hsa_stream_forward(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs, void* workspace,
+                                     Stream stream);
+STRATA_API Status hsa_stream_backward(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs,
+                                      const HsaStreamGradients& gradients, void* workspace, Stream stream);
 // Lengths are device memory and not looked at: where the cache has no room for the next token, it stays as it is and
 // the output is NaN.
-Status hsa_stream_step(const HsaStreamStep& step, Stream stream);
+STRATA_API Status hsa_stream_step(const HsaStreamStep& step, Stream stream);
 
 }  // namespace strata::cuda

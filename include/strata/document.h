@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "strata/export.h"
 #include "strata/status.h"
 #include "strata/tree.h"
 
@@ -31,7 +32,7 @@ enum class TextLeaf { kWord, kCharacter, kByte };
 // it, at the end of the text to the last word. A word is a run of code points without whitespace, a character is one
 // code point. A sentence ends with a word that ends in one of . ! ? … 。 ！ ？, closing quotes and brackets after it
 // included.
-Status document_from_text(const std::string& text, TextLeaf leaf, Document* document);
+STRATA_API Status document_from_text(const std::string& text, TextLeaf leaf, Document* document);
 
 // A section is a sequence of its heading, its blocks and its subsections: a "##" section lies inside the "#" section
 // before it. Blocks are
@@ -44,12 +45,13 @@ Status document_from_text(const std::string& text, TextLeaf leaf, Document* docu
 //   one
 //     inside a sentence stands there like a word. Neither alt nor url may hold a bracket of its own kind.
 // Marks (#, list markers, fences and their language) are no leaves.
-Status document_from_markdown(const std::string& text, int patch_rows, int patch_columns, Document* document);
+STRATA_API Status document_from_markdown(const std::string& text, int patch_rows, int patch_columns,
+                                         Document* document);
 
 // An array is a sequence of its elements, an object a set of its members, a member the sequence of the words of its key
 // and then its value; a string is a sequence of words (escapes stay as they are written and never split a word), a
 // number or a literal one leaf. An object of the exact form {"image": "..."} is an image: a grid of patch_rows x
 // patch_columns leaves.
-Status document_from_json(const std::string& text, int patch_rows, int patch_columns, Document* document);
+STRATA_API Status document_from_json(const std::string& text, int patch_rows, int patch_columns, Document* document);
 
 }  // namespace strata

@@ -6,6 +6,7 @@
 // see no key gives o = 0, lse = -inf and zero gradients. One level is ordinary ("flat") attention.
 #pragma once
 
+#include "strata/export.h"
 #include "strata/status.h"
 #include "strata/tensor.h"
 
@@ -77,16 +78,17 @@ struct HktDecode {
 };
 
 // The fused kernels: no T x T buffer, every coarse score computed once per tile, the same bits at any thread count.
-Status hkt_forward(const HktProblem& problem, const HktOutputs& outputs);
-Status hkt_backward(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients);
-Status hkt_decode(const HktDecode& decode);
+STRATA_API Status hkt_forward(const HktProblem& problem, const HktOutputs& outputs);
+STRATA_API Status hkt_backward(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients);
+STRATA_API Status hkt_decode(const HktDecode& decode);
 
 // The definition: plain loops, kFloat64 only, any size. Slow, for tests and inspection.
-Status hkt_forward_ref(const HktProblem& problem, const HktOutputs& outputs);
-Status hkt_backward_ref(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients);
+STRATA_API Status hkt_forward_ref(const HktProblem& problem, const HktOutputs& outputs);
+STRATA_API Status hkt_backward_ref(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients);
 
 // The dense (tokens x tokens) matrices of one sequence and head, kFloat64 only; masked scores are -inf. Either may be
 // null.
-Status hkt_materialize(const HktProblem& problem, int64_t batch, int64_t head, double* scores, double* attention);
+STRATA_API Status hkt_materialize(const HktProblem& problem, int64_t batch, int64_t head, double* scores,
+                                  double* attention);
 
 }  // namespace strata

@@ -13,6 +13,7 @@
 // hsa_stream.h.
 #pragma once
 
+#include "strata/export.h"
 #include "strata/status.h"
 #include "strata/tensor.h"
 #include "strata/tree.h"
@@ -58,14 +59,14 @@ struct HsaGradients {
   void* dpositions = nullptr;  // (heads, kinds, places, places); null: not wanted
 };
 
-Status hsa_forward(const HsaProblem& problem, const HsaOutputs& outputs);
-Status hsa_backward(const HsaProblem& problem, const HsaGradients& gradients);
+STRATA_API Status hsa_forward(const HsaProblem& problem, const HsaOutputs& outputs);
+STRATA_API Status hsa_backward(const HsaProblem& problem, const HsaGradients& gradients);
 
 // The definition: plain loops, kFloat64 only.
-Status hsa_forward_ref(const HsaProblem& problem, const HsaOutputs& outputs);
-Status hsa_backward_ref(const HsaProblem& problem, const HsaGradients& gradients);
+STRATA_API Status hsa_forward_ref(const HsaProblem& problem, const HsaOutputs& outputs);
+STRATA_API Status hsa_backward_ref(const HsaProblem& problem, const HsaGradients& gradients);
 
 // The dense (tokens x tokens) attention of one sequence and head, kFloat64 only.
-Status hsa_materialize(const HsaProblem& problem, int64_t sequence, int64_t head, double* attention);
+STRATA_API Status hsa_materialize(const HsaProblem& problem, int64_t sequence, int64_t head, double* attention);
 
 }  // namespace strata

@@ -8,6 +8,7 @@
 //   them
 #pragma once
 
+#include "strata/export.h"
 #include "strata/status.h"
 #include "strata/tensor.h"
 
@@ -46,15 +47,16 @@ struct HsaStreamGradients {
   void* dpositions = nullptr;  // like positions; null: not wanted. Weights get no gradient here.
 };
 
-Status hsa_stream_forward(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs);
-Status hsa_stream_backward(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs,
-                           const HsaStreamGradients& gradients);
-Status hsa_stream_forward_ref(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs);  // kFloat64 only
-Status hsa_stream_backward_ref(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs,
-                               const HsaStreamGradients& gradients);
+STRATA_API Status hsa_stream_forward(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs);
+STRATA_API Status hsa_stream_backward(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs,
+                                      const HsaStreamGradients& gradients);
+STRATA_API Status hsa_stream_forward_ref(const HsaStreamProblem& problem,
+                                         const HsaStreamOutputs& outputs);  // kFloat64 only
+STRATA_API Status hsa_stream_backward_ref(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs,
+                                          const HsaStreamGradients& gradients);
 
 // Heights that a stream of `tokens` tokens reaches: the digits of `tokens` in base b.
-int64_t hsa_stream_heights(int64_t tokens, int branching);
+STRATA_API int64_t hsa_stream_heights(int64_t tokens, int branching);
 
 // One new token per sequence against the cache, which then takes it in. The cache holds at height h the complete
 // siblings of the newest token's ancestor: digit h of the length, in base b, many. All arrays are dense and of the
@@ -84,9 +86,9 @@ struct HsaStreamStep {
   int64_t* lengths = nullptr;  // (batch): tokens seen, updated
   void* out = nullptr;         // (batch, heads, value_size)
 };
-Status hsa_stream_step(const HsaStreamStep& step);
+STRATA_API Status hsa_stream_step(const HsaStreamStep& step);
 
 // How many entries a cache holds after `tokens` tokens: the sum of its digits in base b.
-int64_t hsa_stream_entries(int64_t tokens, int branching);
+STRATA_API int64_t hsa_stream_entries(int64_t tokens, int branching);
 
 }  // namespace strata

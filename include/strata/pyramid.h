@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "strata/export.h"
 #include "strata/status.h"
 #include "strata/tensor.h"
 
@@ -33,7 +34,7 @@ struct CausalFilterGradients {
 
 constexpr int64_t filtered_tokens(int64_t tokens, int stride) { return (tokens + stride - 1) / stride; }
 
-Status causal_filter_forward(const CausalFilter& filter, void* y);
-Status causal_filter_backward(const CausalFilter& filter, const CausalFilterGradients& gradients);
+STRATA_API Status causal_filter_forward(const CausalFilter& filter, void* y);
+STRATA_API Status causal_filter_backward(const CausalFilter& filter, const CausalFilterGradients& gradients);
 
 }  // namespace strata

@@ -10,12 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "strata/export.h"
 #include "strata/status.h"
 
 namespace strata {
 
 enum class Domain : uint8_t { kSet, kSequence, kGrid, kGraph };
-const char* domain_name(Domain domain);
+STRATA_API const char* domain_name(Domain domain);
 
 // What the kernels see of a tree. A child is a token t >= 0, or family f written as ~f.
 struct TreeView {
@@ -26,7 +27,7 @@ struct TreeView {
   const int32_t* kind = nullptr;  // (families): which position table a family uses, -1 for none; see Tree::kind
 };
 
-class Tree {
+class STRATA_API Tree {
  public:
   Tree() = default;  // no tokens
 
@@ -66,36 +67,37 @@ class Tree {
   std::vector<int32_t> kind_;
 };
 
-std::ostream& operator<<(std::ostream& out, const Tree& tree);
+STRATA_API std::ostream& operator<<(std::ostream& out, const Tree& tree);
 
 // ------------------------------------------------------------------------------------------------- builders
 
 // One family holds all tokens: exactly softmax attention.
-Status star_tree(int64_t tokens, Domain domain, Tree* tree);
+STRATA_API Status star_tree(int64_t tokens, Domain domain, Tree* tree);
 
 // Left-packed: a family of height h ends at the multiples of branching^(h + 1), whatever the number of tokens.
-Status balanced_tree(int64_t tokens, int64_t branching, Domain domain, Tree* tree);
+STRATA_API Status balanced_tree(int64_t tokens, int64_t branching, Domain domain, Tree* tree);
 
 // windows[h] children per family of height h, the last one repeated up to the root; the first boundary lies at `shift`
 // tokens (0 <= shift < windows[0]) so that trees with moved boundaries can be compared.
-Status window_tree(int64_t tokens, const std::vector<int64_t>& windows, int64_t shift, Domain domain, Tree* tree);
+STRATA_API Status window_tree(int64_t tokens, const std::vector<int64_t>& windows, int64_t shift, Domain domain,
+                              Tree* tree);
 
 // A height x width image read row by row, in the order of quadtree_order(): families are 2 x 2 grids (cut at the
 // border).
-Status quadtree(int64_t height, int64_t width, Tree* tree);
+STRATA_API Status quadtree(int64_t height, int64_t width, Tree* tree);
 // order[t] = row * width + column of the token t of quadtree(): the way to permute an image before attention, and back.
-std::vector<int64_t> quadtree_order(int64_t height, int64_t width);
+STRATA_API std::vector<int64_t> quadtree_order(int64_t height, int64_t width);
 
 // parent[n] is the parent of node n, -1 for the root; nodes without children are tokens, in the order of their numbers,
 // and children stand in the order of their tokens.
-Status tree_from_parents(const std::vector<int64_t>& parent, Domain domain, Tree* tree);
+STRATA_API Status tree_from_parents(const std::vector<int64_t>& parent, Domain domain, Tree* tree);
 
 // "[MAX 2 9 [MIN 4 7 ] 0 ]": every whitespace-separated word is a token; a word that begins with '[' opens a family
 // that it belongs to itself, the word "]" closes it and belongs to it as well.
-Status tree_from_brackets(const std::string& text, Tree* tree);
+STRATA_API Status tree_from_brackets(const std::string& text, Tree* tree);
 
 // The same tree with families of at most max_children: a larger family gets families of its own kind in between, evenly
 // filled, as many heights of them as it takes. Grids are refused, as their rows would be torn apart.
-Status split_families(const Tree& tree, int64_t max_children, Tree* split);
+STRATA_API Status split_families(const Tree& tree, int64_t max_children, Tree* split);
 
 }  // namespace strata

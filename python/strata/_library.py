@@ -1,9 +1,10 @@
-"""Finds and loads the operator library, libstrata_torch.so."""
+"""Finds and loads the operator library, libstrata_torch.so, on a machine that is prepared for it."""
 
+import ctypes
 import os
+import sys
+import warnings
 from pathlib import Path
-
-import torch
 
 
 def candidates():
@@ -23,21 +24,49 @@ def candidates():
     return found
 
 
-def load():
+def find():
     paths = candidates()
     for path in paths:
         if path.exists():
-            try:
-                torch.ops.load_library(str(path))
-            except OSError as error:
-                raise ImportError(
-                    f"strata: {path} does not load into PyTorch {torch.__version__}: {error}\n"
-                    "It must be built against the PyTorch that this Python imports: "
-                    "make build CMAKE_FLAGS='-DSTRATA_TORCH=python -DSTRATA_PYTHON=/path/to/this/python3'"
-                ) from error
-            return
+            return path
     tried = "\n  ".join(str(path) for path in paths)
     raise ImportError(
         f"strata: libstrata_torch.so was not found. Tried:\n  {tried}\n"
         "Build it with `make build`, install it with `make install`, or set STRATA_LIBRARY to its path."
     )
+
+
+def settle_host(core):
+    """Sets the environment variables without which torch crashes or is slow on this machine, or warns where it is too
+    late (include/strata/host.h). core: libstrata.so, which needs no torch."""
+    missing = ctypes.CDLL(str(core)).strata_missing_host_settings
+    missing.restype = ctypes.c_char_p
+    for line in missing().decode().splitlines():
+        name, value, reason = line.split("\t")
+        if "torch" not in sys.modules:
+            os.environ[name] = value
+            continue
+        warnings.warn(
+            f"strata: {reason}. Set it before Python starts: export {name}={value}, or import strata before torch",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def load():
+    path = find()
+    core = path.with_name("libstrata.so")
+    settle_host(core)  # before torch, unless the caller has imported it
+    torch_came_first = "torch" in sys.modules
+    import torch
+
+    if not torch_came_first:
+        settle_host(core)  # only now OpenBLAS is loaded and says what it chose
+    try:
+        torch.ops.load_library(str(path))
+    except OSError as error:
+        raise ImportError(
+            f"strata: {path} does not load into PyTorch {torch.__version__}: {error}\n"
+            "It must be built against the PyTorch that this Python imports: "
+            "make build CMAKE_FLAGS='-DSTRATA_TORCH=python -DSTRATA_PYTHON=/path/to/this/python3'"
+        ) from error

@@ -7,36 +7,52 @@
 // P and G go to shared memory, as operands of the second round of products, whose rows are spread over all warps.
 #include <cmath>
 
-#include "cuda/choice.h"
+#include "cuda/device.h"
 #include "cuda/hkt_cuda_kernels.h"
 #include "cuda/hkt_scores.cuh"
 
 namespace strata::cuda {
 namespace {
 
-constexpr int kSide = 64, kThreads = 256, kTiles = 2;  // a warp has 32 queries x 16 keys
+constexpr int kSide = 64, kTiles = 2;  // rows of the owner; a warp has 32 queries x 16 keys
+
+// Who owns 64 rows, and how many rows of the other side a tile has: 64, or 32 where shared memory is short.
+template <class T_, int D_, bool kOwnKeys_, int kOther_>
+struct Tile {
+  using T = T_;
+  static constexpr int D = D_, kOther = kOther_;
+  static constexpr bool kOwnKeys = kOwnKeys_;
+  static constexpr int kQueries = kOwnKeys ? kOther : kSide, kKeys = kOwnKeys ? kSide : kOther;
+  static constexpr int kWarps = kQueries / 32 * (kKeys / 16), kThreads = 32 * kWarps;
+
+  // Rows of a level of the owner and of the other side, in products of 16.
+  static constexpr int row_tiles(int rows, int level) { return rows >> level > 16 ? (rows >> level) / 16 : 1; }
+};
 
 // Shared memory, in bytes from its start.
-template <int D>
+template <class Tile>
 struct Layout {
   int levels;
-  __host__ __device__ int query_rows() const { return level_begin(kSide, levels); }
+  static constexpr int kRow = Tile::D * 2, kWide = kSide * 2;  // bytes of an operand's row; of a row of P and G
+  __host__ __device__ int query_rows() const { return level_begin(Tile::kQueries, levels); }
   __host__ __device__ int queries() const { return 0; }
-  __host__ __device__ int dout() const { return queries() + query_rows() * D * 2; }
-  __host__ __device__ int keys() const { return dout() + kSide * D * 2; }
-  __host__ __device__ int values() const { return keys() + query_rows() * D * 2; }
-  __host__ __device__ int weights() const { return values() + kSide * D * 2; }    // P
-  __host__ __device__ int sums() const { return weights() + kSide * kSide * 2; }  // G of all levels, 64 columns each
-  __host__ __device__ int row_numbers() const { return sums() + query_rows() * kSide * 2; }
-  __host__ __device__ int size() const { return row_numbers() + 2 * kSide * 4; }  // lse, D
+  __host__ __device__ int dout() const { return queries() + query_rows() * kRow; }
+  __host__ __device__ int keys() const { return dout() + Tile::kQueries * kRow; }
+  __host__ __device__ int values() const { return keys() + level_begin(Tile::kKeys, levels) * kRow; }
+  __host__ __device__ int weights() const { return values() + Tile::kKeys * kRow; }  // P, for the owner of keys
+  __host__ __device__ int sums() const { return weights() + (Tile::kOwnKeys ? Tile::kQueries * kWide : 0); }  // G
+  __host__ __device__ int row_numbers() const { return sums() + query_rows() * kWide; }
+  __host__ __device__ int size() const { return row_numbers() + 2 * Tile::kQueries * 4; }  // lse, D
 };
 
 // acc += A B for the part of the product that belongs to this warp: rows of level `kLevel` of the owner, channels of D.
 // sums: A^T or A, in tiles of 64 columns; rows: B.
-template <class T, int D, int kLevel, bool kTransposed>
+template <class Tile, int kLevel>
 struct Product {
-  static constexpr int kRows = (kSide >> kLevel) > 16 ? kSide >> kLevel : 16;
-  static constexpr int kRowTiles = kRows / 16, kColumnWarps = 8 / kRowTiles;
+  using T = typename Tile::T;
+  static constexpr int D = Tile::D;
+  static constexpr int kRowTiles = Tile::row_tiles(kSide, kLevel), kColumnWarps = Tile::kWarps / kRowTiles;
+  static constexpr int kInnerTiles = Tile::row_tiles(Tile::kOther, kLevel);
   static constexpr int kColumns = D / 8 / kColumnWarps;  // tiles of 8 channels of this warp
   static_assert(kColumns >= 1);
 
@@ -46,9 +62,9 @@ struct Product {
   __device__ static void add(float (&acc)[kColumns][4], uint32_t sums, uint32_t rows) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-    for (int kk = 0; kk < kRowTiles; ++kk) {
+    for (int kk = 0; kk < kInnerTiles; ++kk) {
       uint32_t a[4], b[4];
-      if (kTransposed) {
+      if (Tile::kOwnKeys) {
         load_matrices_transposed(
             a, sums + tile_offset<kSide>(16 * kk + lane / 16 * 8 + lane % 8, 2 * row_tile() + lane / 8 % 2));
       } else {
@@ -78,32 +94,34 @@ struct Product {
 };
 
 // The sums of one owner over all levels.
-template <class T, int D, bool kOwnKeys>
+template <class Tile>
 struct LevelSums {
-  float l0[Product<T, D, 0, kOwnKeys>::kColumns][4] = {}, l1[Product<T, D, 1, kOwnKeys>::kColumns][4] = {};
-  float l2[Product<T, D, 2, kOwnKeys>::kColumns][4] = {}, l3[Product<T, D, 3, kOwnKeys>::kColumns][4] = {};
-  float l4[Product<T, D, 4, kOwnKeys>::kColumns][4] = {};
+  float l0[Product<Tile, 0>::kColumns][4] = {}, l1[Product<Tile, 1>::kColumns][4] = {};
+  float l2[Product<Tile, 2>::kColumns][4] = {}, l3[Product<Tile, 3>::kColumns][4] = {};
+  float l4[Product<Tile, 4>::kColumns][4] = {};
 
   // Calls f(level, product, sums) for the levels there are.
   template <class F>
   __device__ void each_level(int levels, const F& f) {
-    f(0, Product<T, D, 0, kOwnKeys>(), l0);
-    if (levels > 1) f(1, Product<T, D, 1, kOwnKeys>(), l1);
-    if (levels > 2) f(2, Product<T, D, 2, kOwnKeys>(), l2);
-    if (levels > 3) f(3, Product<T, D, 3, kOwnKeys>(), l3);
-    if (levels > 4) f(4, Product<T, D, 4, kOwnKeys>(), l4);
+    f(0, Product<Tile, 0>(), l0);
+    if (levels > 1) f(1, Product<Tile, 1>(), l1);
+    if (levels > 2) f(2, Product<Tile, 2>(), l2);
+    if (levels > 3) f(3, Product<Tile, 3>(), l3);
+    if (levels > 4) f(4, Product<Tile, 4>(), l4);
   }
 };
 
-template <class T, int D, bool kKeys>
+template <class Tile, bool kKeys>
 __device__ void load_side(uint32_t tile, const ConstView* views, int levels, int64_t batch, int64_t head, int first,
                           int limit, int channels, bool wide) {
+  using T = typename Tile::T;
+  constexpr int D = Tile::D, kRows = kKeys ? Tile::kKeys : Tile::kQueries;
 #pragma unroll
   for (int l = 0; l < kCudaLevels; ++l) {
     if (l >= levels) break;
-    load_tile<D, kThreads>(tile + level_begin(kSide, l) * D * 2, rows_of<const T>(views[l], batch, head), first >> l,
-                           kSide >> l, (limit + (1 << l) - 1) >> l, channels, wide,
-                           [l](int r) { return kKeys ? key_slot<kTiles>(l, r) : query_slot(l, r); });
+    load_tile<D, Tile::kThreads>(tile + level_begin(kRows, l) * D * 2, rows_of<const T>(views[l], batch, head),
+                                 first >> l, kRows >> l, (limit + (1 << l) - 1) >> l, channels, wide,
+                                 [l](int r) { return kKeys ? key_slot<kTiles>(l, r) : query_slot(l, r); });
   }
 }
 
@@ -118,14 +136,14 @@ __device__ inline void store_number(uint32_t sums, int row, int column, float va
 }
 
 // G of levels 1 and above, out of the dS that this warp holds: first within the thread, then with its neighbours.
-template <class T>
+template <class T, int kQueries>
 __device__ void store_sums(const float (&ds)[2][kTiles][4], uint32_t sums, int row, int key, int levels,
                            const float* factor) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
   float x[4];
 #pragma unroll
   for (int e = 0; e < 4; ++e) x[e] = ds[0][0][e] + ds[0][1][e] + ds[1][0][e] + ds[1][1][e];
-  const uint32_t level1 = sums + level_begin(kSide, 1) * kSide * 2;
+  const uint32_t level1 = sums + level_begin(kQueries, 1) * kSide * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     store_number<T>(level1, row / 2 + g + 8 * half, key / 2 + 2 * t, x[2 * half] * factor[1]);
@@ -136,17 +154,17 @@ __device__ void store_sums(const float (&ds)[2][kTiles][4], uint32_t sums, int r
     float y = x[2 * half] + x[2 * half + 1];
     y += __shfl_xor_sync(~0u, y, 4);
     if (levels > 2 && g % 2 == 0)
-      store_number<T>(sums + level_begin(kSide, 2) * kSide * 2, row / 4 + (g + 8 * half) / 2, key / 4 + t,
+      store_number<T>(sums + level_begin(kQueries, 2) * kSide * 2, row / 4 + (g + 8 * half) / 2, key / 4 + t,
                       y * factor[2]);
     y += __shfl_xor_sync(~0u, y, 1);
     y += __shfl_xor_sync(~0u, y, 8);
     if (levels > 3 && g % 4 == 0 && t % 2 == 0)
-      store_number<T>(sums + level_begin(kSide, 3) * kSide * 2, row / 8 + (g + 8 * half) / 4, key / 8 + t / 2,
+      store_number<T>(sums + level_begin(kQueries, 3) * kSide * 2, row / 8 + (g + 8 * half) / 4, key / 8 + t / 2,
                       y * factor[3]);
     y += __shfl_xor_sync(~0u, y, 2);
     y += __shfl_xor_sync(~0u, y, 16);
     if (levels > 4 && lane == 0)
-      store_number<T>(sums + level_begin(kSide, 4) * kSide * 2, row / 16 + half, key / 16, y * factor[4]);
+      store_number<T>(sums + level_begin(kQueries, 4) * kSide * 2, row / 16 + half, key / 16, y * factor[4]);
   }
 }
 
@@ -156,23 +174,27 @@ struct Extra {
   bool wide;
 };
 
-template <class T, int D, bool kOwnKeys>
-__global__ void __launch_bounds__(kThreads, D == 64 ? 2 : 1)
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::D == 64 ? 2 : 1)
     hkt_backward_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o,
                         const __grid_constant__ HktGradients gr, const __grid_constant__ Extra extra) {
+  using T = typename Tile::T;
+  constexpr int D = Tile::D, kThreads = Tile::kThreads, kQueries = Tile::kQueries, kKeys = Tile::kKeys;
+  constexpr int kOther = Tile::kOther;
+  constexpr bool kOwnKeys = Tile::kOwnKeys;
   extern __shared__ __align__(1024) unsigned char memory[];
-  const Layout<D> layout{p.levels};
+  const Layout<Tile> layout{p.levels};
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = warp / 4 * 32, key = warp % 4 * 16;  // of this warp, in its tile
+  const int row = warp / (kKeys / 16) * 32, key = warp % (kKeys / 16) * 16;  // of this warp, in its tile
   const int batch = static_cast<int>(blockIdx.z), tokens = static_cast<int>(p.tokens), levels = p.levels;
   const int group = static_cast<int>(p.heads / p.key_heads);
   const int limit = p.lengths == nullptr ? tokens : static_cast<int>(max(int64_t{0}, min(p.lengths[batch], p.tokens)));
   const int own_first = static_cast<int>(kOwnKeys ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * kSide;
-  const int blocks = (limit + kSide - 1) / kSide;
+  const int blocks = (limit + kOther - 1) / kOther;
   // The blocks of the other side that this owner meets.
-  const int first_block = kOwnKeys && p.causal ? own_first / kSide : 0;
+  const int first_block = kOwnKeys && p.causal ? own_first / kOther : 0;
   const int last_block = own_first >= limit      ? first_block
-                         : !kOwnKeys && p.causal ? min(blocks, own_first / kSide + 1)
+                         : !kOwnKeys && p.causal ? min(blocks, (own_first + kSide - 1) / kOther + 1)
                                                  : blocks;
   const int first_head = static_cast<int>(blockIdx.y) * (kOwnKeys ? group : 1), heads = kOwnKeys ? group : 1;
   const int key_head = first_head / group;
@@ -185,19 +207,19 @@ __global__ void __launch_bounds__(kThreads, D == 64 ? 2 : 1)
   __syncthreads();
 
   auto load_queries = [&](int head, int first) {
-    load_side<T, D, false>(base + layout.queries(), p.q, levels, batch, head, first, limit, p.head_size, extra.wide);
-    load_tile<D, kThreads>(base + layout.dout(), rows_of<const T>(gr.dout, batch, head), first, kSide, limit,
+    load_side<Tile, false>(base + layout.queries(), p.q, levels, batch, head, first, limit, p.head_size, extra.wide);
+    load_tile<D, kThreads>(base + layout.dout(), rows_of<const T>(gr.dout, batch, head), first, kQueries, limit,
                            p.value_size, extra.wide, [](int r) { return query_slot(0, r); });
     const int64_t line = (static_cast<int64_t>(batch) * p.heads + head) * p.tokens;
-    for (int r = static_cast<int>(threadIdx.x); r < 2 * kSide; r += kThreads) {
-      const int at = first + r % kSide;
-      const float* from = r < kSide ? static_cast<const float*>(o.lse) : extra.deltas;
-      row_numbers[r] = at < limit ? from[line + at] : (r < kSide ? -INFINITY : 0.0f);
+    for (int r = static_cast<int>(threadIdx.x); r < 2 * kQueries; r += kThreads) {
+      const int at = first + r % kQueries;
+      const float* from = r < kQueries ? static_cast<const float*>(o.lse) : extra.deltas;
+      row_numbers[r] = at < limit ? from[line + at] : (r < kQueries ? -INFINITY : 0.0f);
     }
   };
   auto load_keys = [&](int first) {
-    load_side<T, D, true>(base + layout.keys(), p.k, levels, batch, key_head, first, limit, p.head_size, extra.wide);
-    load_tile<D, kThreads>(base + layout.values(), rows_of<const T>(p.v, batch, key_head), first, kSide, limit,
+    load_side<Tile, true>(base + layout.keys(), p.k, levels, batch, key_head, first, limit, p.head_size, extra.wide);
+    load_tile<D, kThreads>(base + layout.values(), rows_of<const T>(p.v, batch, key_head), first, kKeys, limit,
                            p.value_size, extra.wide, [](int r) { return key_slot<kTiles>(0, r); });
   };
   if (kOwnKeys) {
@@ -206,9 +228,10 @@ __global__ void __launch_bounds__(kThreads, D == 64 ? 2 : 1)
     load_queries(first_head, own_first);
   }
 
-  LevelSums<T, D, kOwnKeys> sums;
-  float dv[kOwnKeys ? Product<T, D, 0, true>::kColumns : 1][4] = {};
-  const ScoreTile<T, D, kSide, kSide, kTiles> tile{base + layout.queries(), base + layout.keys(), row, key};
+  LevelSums<Tile> sums;
+  float dv[kOwnKeys ? Product<Tile, 0>::kColumns : 1][4] = {};
+  using Scores = ScoreTile<T, D, kQueries, kKeys, kTiles>;
+  const Scores tile{base + layout.queries(), base + layout.keys(), row, key};
   for (int head = first_head; head < first_head + heads; ++head) {
     const float* a = static_cast<const float*>(p.weights) + head * levels;
     const LevelWeights w = level_weights(a, levels);
@@ -220,7 +243,7 @@ __global__ void __launch_bounds__(kThreads, D == 64 ? 2 : 1)
     const Rows<T> dbias = rows_of<T>(gr.dbias, batch, head);
 
     for (int block = first_block; block < last_block; ++block) {
-      const int first_row = kOwnKeys ? block * kSide : own_first, first_key = kOwnKeys ? own_first : block * kSide;
+      const int first_row = kOwnKeys ? block * kOther : own_first, first_key = kOwnKeys ? own_first : block * kOther;
       if (kOwnKeys) {
         load_queries(head, first_row);
       } else {
@@ -232,16 +255,15 @@ __global__ void __launch_bounds__(kThreads, D == 64 ? 2 : 1)
 
       float s[2][kTiles][4], dp[2][kTiles][4] = {};
       tile.scores(s, levels, w);
-      ScoreTile<T, D, kSide, kSide, kTiles>::finest(
-          dp, base + layout.dout() + tile_offset<D>(row + lane % 16, lane / 16),
-          base + layout.values() + tile_offset<D>(key + lane / 16 * 8 + lane % 8, lane / 8 % 2));
+      Scores::finest(dp, base + layout.dout() + tile_offset<D>(row + lane % 16, lane / 16),
+                     base + layout.values() + tile_offset<D>(key + lane / 16 * 8 + lane % 8, lane / 8 % 2));
 #pragma unroll
       for (int a_ = 0; a_ < 2; ++a_) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int slot = lane / 4 + e / 2 * 8, at_row = row + row_of_slot(a_, slot);
           const int query = first_row + at_row;
-          const float lse = row_numbers[at_row], delta = row_numbers[kSide + at_row];
+          const float lse = row_numbers[at_row], delta = row_numbers[kQueries + at_row];
           const int visible = query < limit && lse != -INFINITY ? (p.causal ? min(limit, query + 1) : limit) : 0;
 #pragma unroll
           for (int n = 0; n < kTiles; ++n) {
@@ -273,14 +295,14 @@ __global__ void __launch_bounds__(kThreads, D == 64 ? 2 : 1)
           }
         }
       }
-      if (levels > 1) store_sums<T>(dp, base + layout.sums(), row, key, levels, factor);
+      if (levels > 1) store_sums<T, kQueries>(dp, base + layout.sums(), row, key, levels, factor);
       __syncthreads();
       const uint32_t other = base + (kOwnKeys ? layout.queries() : layout.keys());
       sums.each_level(levels, [&](int l, auto product, auto& acc) {
-        product.add(acc, base + layout.sums() + level_begin(kSide, l) * kSide * 2,
-                    other + level_begin(kSide, l) * D * 2);
+        product.add(acc, base + layout.sums() + level_begin(kQueries, l) * kSide * 2,
+                    other + level_begin(kOther, l) * D * 2);
       });
-      if constexpr (kOwnKeys) Product<T, D, 0, true>::add(dv, base + layout.weights(), base + layout.dout());
+      if constexpr (kOwnKeys) Product<Tile, 0>::add(dv, base + layout.weights(), base + layout.dout());
       __syncthreads();
     }
   }
@@ -300,7 +322,7 @@ __global__ void __launch_bounds__(kThreads, D == 64 ? 2 : 1)
       });
     });
     const Rows<T> to = rows_of<T>(gr.dv, batch, key_head);
-    Product<T, D, 0, true>::each(dv, [&](int slot, int channel, float value) {
+    Product<Tile, 0>::each(dv, [&](int slot, int channel, float value) {
       const int at = own_first + key_of(0, slot);
       if (at < tokens && channel < p.value_size) to.at(at, channel) = static_cast<T>(value);
     });
@@ -385,25 +407,41 @@ __global__ void zero_bias_kernel(const __grid_constant__ HktProblem p, View dbia
   rows_of<T>(dbias, line / p.heads, line % p.heads).at(row, key) = static_cast<T>(0.0f);
 }
 
-template <class T, int D, bool kOwnKeys>
+template <class Tile>
 cudaError_t launch_owner(const HktProblem& p, const HktOutputs& o, const HktGradients& g, const Extra& extra,
                          cudaStream_t stream) {
-  const auto kernel = hkt_backward_kernel<T, D, kOwnKeys>;
-  const int memory = Layout<D>{p.levels}.size();
+  const auto kernel = hkt_backward_kernel<Tile>;
+  const int memory = Layout<Tile>{p.levels}.size();
   if (const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, memory);
       e != cudaSuccess)
     return e;
   const dim3 grid(static_cast<unsigned>((p.tokens + kSide - 1) / kSide),
-                  static_cast<unsigned>(kOwnKeys ? p.key_heads : p.heads), static_cast<unsigned>(p.batch));
-  kernel<<<grid, kThreads, memory, stream>>>(p, o, g, extra);
+                  static_cast<unsigned>(Tile::kOwnKeys ? p.key_heads : p.heads), static_cast<unsigned>(p.batch));
+  kernel<<<grid, Tile::kThreads, memory, stream>>>(p, o, g, extra);
   return cudaGetLastError();
 }
 
-template <class T, int D>
-cudaError_t launch_both(const HktProblem& p, const HktOutputs& o, const HktGradients& g, const Extra& extra,
-                        cudaStream_t stream) {
-  if (const cudaError_t e = launch_owner<T, D, true>(p, o, g, extra, stream); e != cudaSuccess) return e;
-  return launch_owner<T, D, false>(p, o, g, extra, stream);
+// Calls run(owner of keys, owner of queries) with the largest tiles that this chip's shared memory holds; false where
+// it holds none.
+template <class T, class Run>
+bool with_tiles(const HktProblem& p, const Run& run) {
+  const int available = device_properties().shared_memory;
+  auto fits = [&](auto keys, auto queries) {
+    return Layout<decltype(keys)>{p.levels}.size() <= available &&
+           Layout<decltype(queries)>{p.levels}.size() <= available;
+  };
+  auto run_if_it_fits = [&](auto keys, auto queries) {
+    if (!fits(keys, queries)) return false;
+    run(keys, queries);
+    return true;
+  };
+  const int widest = p.head_size > p.value_size ? p.head_size : p.value_size;
+  if (widest <= 64) return run_if_it_fits(Tile<T, 64, true, 64>(), Tile<T, 64, false, 64>());
+  if (widest <= 128)
+    return run_if_it_fits(Tile<T, 128, true, 64>(), Tile<T, 128, false, 64>()) ||
+           run_if_it_fits(Tile<T, 128, true, 32>(), Tile<T, 128, false, 32>());
+  return run_if_it_fits(Tile<T, 256, true, 64>(), Tile<T, 256, false, 64>()) ||
+         run_if_it_fits(Tile<T, 256, true, 32>(), Tile<T, 256, false, 32>());
 }
 
 cudaError_t sum_weights(const HktProblem& p, const float* parts, int64_t blocks, const HktGradients& g,
@@ -432,15 +470,20 @@ cudaError_t launch(const HktProblem& p, const HktOutputs& o, const HktGradients&
 #endif
   if (g.dbias.data != nullptr)
     zero_bias_kernel<T><<<static_cast<unsigned>((lines * p.tokens + 255) / 256), 256, 0, stream>>>(p, g.dbias);
-  const int widest = p.head_size > p.value_size ? p.head_size : p.value_size;
-  const cudaError_t e = widest <= 64    ? launch_both<T, 64>(p, o, g, extra, stream)
-                        : widest <= 128 ? launch_both<T, 128>(p, o, g, extra, stream)
-                                        : launch_both<T, 256>(p, o, g, extra, stream);
+  cudaError_t e = cudaErrorInvalidConfiguration;
+  with_tiles<T>(p, [&](auto keys, auto queries) {
+    e = launch_owner<decltype(keys)>(p, o, g, extra, stream);
+    if (e == cudaSuccess) e = launch_owner<decltype(queries)>(p, o, g, extra, stream);
+  });
   if (e != cudaSuccess) return e;
   return sum_weights(p, extra.weight_parts, blocks, g, stream);
 }
 
 }  // namespace
+
+bool hkt_backward_fits_tensor_cores(const HktProblem& p) {
+  return with_tiles<__nv_bfloat16>(p, [](auto, auto) {});
+}
 
 size_t hkt_backward_workspace_tensor_cores(const HktProblem& p) {
   const int64_t lines = p.batch * p.heads, blocks = (p.tokens + 127) / 128 * 8;  // the parts of the Hopper kernels

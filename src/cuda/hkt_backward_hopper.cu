@@ -12,7 +12,7 @@
 // have a kernel of their own, which computes the scores once more.
 #include <cmath>
 
-#include "cuda/choice.h"
+#include "cuda/device.h"
 #include "cuda/hkt_backward_bring.cuh"
 #include "cuda/hkt_cuda_kernels.h"
 #include "cuda/hkt_scores.cuh"

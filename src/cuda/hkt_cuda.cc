@@ -1,7 +1,7 @@
 // The public calls for HKT on CUDA: check, choose a kernel, launch.
 #include "core/hkt_check.h"
-#include "cuda/choice.h"
 #include "cuda/cuda_status.h"
+#include "cuda/device.h"
 #include "cuda/hkt_cuda_kernels.h"
 #include "strata/cuda.h"
 
@@ -12,6 +12,17 @@ Status check_grid(const HktProblem& p) {
   if (p.batch <= 65535 && p.heads <= 65535) return {};
   return invalid("batch, heads: expected at most 65535 each on CUDA, got ", p.batch, " and ", p.heads,
                  "; split the batch");
+}
+
+bool has_tensor_core_kernels(const HktProblem& p) {
+  return allowed_kernels() != Kernels::kPlain && (p.dtype == DType::kBFloat16 || p.dtype == DType::kFloat16) &&
+         p.levels <= kTensorCoreLevels;
+}
+bool forward_takes_tensor_cores(const HktProblem& p) {
+  return has_tensor_core_kernels(p) && hkt_forward_fits_tensor_cores(p);
+}
+bool backward_takes_tensor_cores(const HktProblem& p) {
+  return has_tensor_core_kernels(p) && hkt_backward_fits_tensor_cores(p);
 }
 
 cudaError_t forward_on_tensor_cores(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
@@ -31,12 +42,8 @@ Status check_bias_gradient(const HktProblem& p, const HktGradients& g) {
 
 }  // namespace
 
-// Shared memory ends at large heads with many levels.
 bool hkt_runs_on_tensor_cores(const HktProblem& p) {
-  if (allowed_kernels() == Kernels::kPlain) return false;
-  if (p.dtype != DType::kBFloat16 && p.dtype != DType::kFloat16) return false;
-  const int widest = p.head_size > p.value_size ? p.head_size : p.value_size;
-  return p.levels <= (widest > 128 ? 3 : 5);
+  return forward_takes_tensor_cores(p) && backward_takes_tensor_cores(p);
 }
 
 Status hkt_forward(const HktProblem& p, const HktOutputs& o, Stream stream) {
@@ -45,12 +52,12 @@ Status hkt_forward(const HktProblem& p, const HktOutputs& o, Stream stream) {
   if (Status s = check_grid(p); !s.ok()) return s;
   const auto queue = static_cast<cudaStream_t>(stream);
   return cuda_status(
-      hkt_runs_on_tensor_cores(p) ? forward_on_tensor_cores(p, o, queue) : hkt_forward_plain(p, o, queue),
+      forward_takes_tensor_cores(p) ? forward_on_tensor_cores(p, o, queue) : hkt_forward_plain(p, o, queue),
       "HKT forward");
 }
 
 size_t hkt_backward_workspace(const HktProblem& p) {
-  return hkt_runs_on_tensor_cores(p) ? hkt_backward_workspace_tensor_cores(p) : hkt_backward_workspace_plain(p);
+  return backward_takes_tensor_cores(p) ? hkt_backward_workspace_tensor_cores(p) : hkt_backward_workspace_plain(p);
 }
 
 Status hkt_backward(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace, Stream stream) {
@@ -65,8 +72,8 @@ Status hkt_backward(const HktProblem& p, const HktOutputs& o, const HktGradients
   }
   if (workspace == nullptr)
     return invalid("workspace: expected hkt_backward_workspace() bytes of device memory, got null");
-  return cuda_status(hkt_runs_on_tensor_cores(p) ? hkt_backward_tensor_cores(p, o, g, workspace, queue)
-                                                 : hkt_backward_plain(p, o, g, workspace, queue),
+  return cuda_status(backward_takes_tensor_cores(p) ? hkt_backward_tensor_cores(p, o, g, workspace, queue)
+                                                    : hkt_backward_plain(p, o, g, workspace, queue),
                      "HKT backward");
 }
 

@@ -8,7 +8,10 @@
 
 namespace strata::cuda {
 
-// bfloat16 and float16 storage, float32 sums, 1..5 levels.
+// bfloat16 and float16 storage, float32 sums, 1..5 levels, where a tile fits into shared memory.
+constexpr int kTensorCoreLevels = 5;
+bool hkt_forward_fits_tensor_cores(const HktProblem& p);
+bool hkt_backward_fits_tensor_cores(const HktProblem& p);
 cudaError_t hkt_forward_tensor_cores(const HktProblem& p, const HktOutputs& o, cudaStream_t stream);
 size_t hkt_backward_workspace_tensor_cores(const HktProblem& p);
 cudaError_t hkt_backward_tensor_cores(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace,

@@ -1,33 +1,46 @@
 // HKT forward on tensor cores. A block has 128 queries, four warps of 32, and walks over tiles of 64 keys with an
-// online softmax. While the scores of a tile are computed its values arrive, and while those are summed up the next
-// keys do.
+// online softmax; where shared memory is short, tiles are smaller. While the scores of a tile are computed its values
+// arrive, and while those are summed up the next keys do.
 #include <cmath>
 
-#include "core/text.h"
+#include "cuda/device.h"
 #include "cuda/hkt_cuda_kernels.h"
 #include "cuda/hkt_scores.cuh"
 
 namespace strata::cuda {
 namespace {
 
-constexpr int kRows = 128, kKeys = 64, kThreads = 128, kTiles = kKeys / 8;
+template <class T_, int D_, int DV_, int kRows_, int kKeys_>
+struct Tile {
+  using T = T_;
+  static constexpr int D = D_, DV = DV_, kRows = kRows_, kKeys = kKeys_, kThreads = kRows, kTiles = kKeys / 8;
+  // Bytes of shared memory: queries and keys of all levels, values.
+  static int memory(int levels) {
+    return (level_begin(kRows, levels) + level_begin(kKeys, levels)) * D * 2 + kKeys * DV * 2;
+  }
+};
 
 // All levels of the keys of one tile.
-template <class T, int D>
+template <class Tile>
 __device__ void load_keys(uint32_t tile, const HktProblem& p, int batch, int key_head, int first, int limit,
                           bool wide) {
+  using T = typename Tile::T;
+  constexpr int D = Tile::D, kKeys = Tile::kKeys, kTiles = Tile::kTiles;
 #pragma unroll
   for (int l = 0; l < kCudaLevels; ++l) {
     if (l >= p.levels) break;
-    load_tile<D, kThreads>(tile + level_begin(kKeys, l) * D * 2, rows_of<const T>(p.k[l], batch, key_head), first >> l,
-                           kKeys >> l, (limit + (1 << l) - 1) >> l, p.head_size, wide,
-                           [l](int r) { return key_slot<kTiles>(l, r); });
+    load_tile<D, Tile::kThreads>(tile + level_begin(kKeys, l) * D * 2, rows_of<const T>(p.k[l], batch, key_head),
+                                 first >> l, kKeys >> l, (limit + (1 << l) - 1) >> l, p.head_size, wide,
+                                 [l](int r) { return key_slot<kTiles>(l, r); });
   }
 }
 
-template <class T, int D, int DV>
-__global__ void __launch_bounds__(kThreads, 2)
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, 2)
     hkt_forward_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o, bool wide) {
+  using T = typename Tile::T;
+  constexpr int D = Tile::D, DV = Tile::DV, kRows = Tile::kRows, kKeys = Tile::kKeys, kTiles = Tile::kTiles;
+  constexpr int kThreads = Tile::kThreads;
   extern __shared__ __align__(1024) unsigned char memory[];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int chunks = (p.value_size + DV - 1) / DV;
@@ -53,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   Rows<const T> value_rows = rows_of<const T>(p.v, batch, key_head);
   value_rows.data += value_first * value_rows.channel_stride;
   const int value_channels = min(DV, p.value_size - value_first);
-  if (blocks > 0) load_keys<T, D>(keys, p, batch, key_head, 0, limit, wide);
+  if (blocks > 0) load_keys<Tile>(keys, p, batch, key_head, 0, limit, wide);
   commit_copies();
 
   const LevelWeights w = level_weights(static_cast<const float*>(p.weights) + head * p.levels, p.levels);
@@ -144,7 +157,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
     wait_copies<0>();
     __syncthreads();  // the values are here, and nobody reads the keys any more
-    if (block + 1 < blocks) load_keys<T, D>(keys, p, batch, key_head, first_key + kKeys, limit, wide);
+    if (block + 1 < blocks) load_keys<Tile>(keys, p, batch, key_head, first_key + kKeys, limit, wide);
     commit_copies();
 
 #pragma unroll
@@ -199,31 +212,50 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-template <class T, int D, int DV>
+template <class Tile>
 cudaError_t launch(const HktProblem& p, const HktOutputs& o, bool wide, cudaStream_t stream) {
-  const size_t memory = (level_begin(kRows, p.levels) + level_begin(kKeys, p.levels)) * D * 2 + kKeys * DV * 2;
-  const auto kernel = hkt_forward_kernel<T, D, DV>;
-  if (const cudaError_t e =
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(memory));
+  const int memory = Tile::memory(p.levels);
+  const auto kernel = hkt_forward_kernel<Tile>;
+  if (const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, memory);
       e != cudaSuccess)
     return e;
-  const int64_t chunks = (p.value_size + DV - 1) / DV;
-  const dim3 grid(static_cast<unsigned>((p.tokens + kRows - 1) / kRows), static_cast<unsigned>(p.heads),
+  const int64_t chunks = (p.value_size + Tile::DV - 1) / Tile::DV;
+  const dim3 grid(static_cast<unsigned>((p.tokens + Tile::kRows - 1) / Tile::kRows), static_cast<unsigned>(p.heads),
                   static_cast<unsigned>(p.batch * chunks));
-  kernel<<<grid, kThreads, memory, stream>>>(p, o, wide);
+  kernel<<<grid, Tile::kThreads, memory, stream>>>(p, o, wide);
   return cudaGetLastError();
+}
+
+// Calls run(tile) with the largest tile that this chip's shared memory holds; false where it holds none.
+template <class T, class Run>
+bool with_tile(const HktProblem& p, const Run& run) {
+  const int available = device_properties().shared_memory;
+  auto run_if_it_fits = [&](auto tile) {
+    if (decltype(tile)::memory(p.levels) > available) return false;
+    run(tile);
+    return true;
+  };
+  if (p.head_size <= 64 && p.value_size <= 64) return run_if_it_fits(Tile<T, 64, 64, 128, 64>());
+  if (p.head_size <= 128)
+    return run_if_it_fits(Tile<T, 128, 128, 128, 64>()) || run_if_it_fits(Tile<T, 128, 128, 128, 32>());
+  return run_if_it_fits(Tile<T, 256, 128, 128, 64>()) || run_if_it_fits(Tile<T, 256, 128, 128, 32>()) ||
+         run_if_it_fits(Tile<T, 256, 128, 64, 32>());
 }
 
 template <class T>
 cudaError_t launch(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
   bool wide = is_wide(p.v, p.value_size) && is_wide(o.out, p.value_size);
   for (int l = 0; l < p.levels; ++l) wide = wide && is_wide(p.q[l], p.head_size) && is_wide(p.k[l], p.head_size);
-  if (p.head_size <= 64 && p.value_size <= 64) return launch<T, 64, 64>(p, o, wide, stream);
-  if (p.head_size <= 128) return launch<T, 128, 128>(p, o, wide, stream);
-  return launch<T, 256, 128>(p, o, wide, stream);
+  cudaError_t e = cudaErrorInvalidConfiguration;
+  with_tile<T>(p, [&](auto tile) { e = launch<decltype(tile)>(p, o, wide, stream); });
+  return e;
 }
 
 }  // namespace
+
+bool hkt_forward_fits_tensor_cores(const HktProblem& p) {
+  return with_tile<__nv_bfloat16>(p, [](auto) {});
+}
 
 cudaError_t hkt_forward_tensor_cores(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
   return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, o, stream) : launch<__half>(p, o, stream);

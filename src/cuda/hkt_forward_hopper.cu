@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "cuda/bring.cuh"
-#include "cuda/choice.h"
+#include "cuda/device.h"
 #include "cuda/hkt_cuda_kernels.h"
 #include "cuda/hkt_scores.cuh"
 

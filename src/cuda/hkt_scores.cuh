@@ -12,11 +12,12 @@
 // going down a level multiplies by a_{l+1} / a_l. A weight of zero counts as 2^-60.
 #pragma once
 
+#include "cuda/hkt_cuda_kernels.h"
 #include "cuda/tile.cuh"
 
 namespace strata::cuda {
 
-constexpr int kCudaLevels = 5;
+constexpr int kCudaLevels = kTensorCoreLevels;
 
 // Where the rows of a level begin in a tile that has `rows` of level 0, all levels one after the other. Every level has
 // room for at least 16.

@@ -2,7 +2,7 @@
 // and with them Y, mu and mbar; then top-down the gradients, a warp per child, which gathers what its siblings owe it.
 #include <cmath>
 
-#include "cuda/choice.h"
+#include "cuda/device.h"
 #include "cuda/hsa_cuda_kernels.h"
 #include "cuda/hsa_families.cuh"
 

@@ -2,7 +2,7 @@
 // attention of its own (means, Z, a local output); top-down y = acc(A) + m(A) local. See docs/MATH.md, section 2.3.
 #include <cmath>
 
-#include "cuda/choice.h"
+#include "cuda/device.h"
 #include "cuda/hsa_cuda_kernels.h"
 #include "cuda/hsa_families.cuh"
 

@@ -9,7 +9,14 @@
 namespace strata::cuda {
 
 constexpr int kSmallWarps = 4, kSmallRows = kTileRows;
+constexpr int kSmallScratch = 1024;  // bytes of a warp, to transpose in
 enum SmallTensor { kQ, kK, kV, kY };
+
+// Bytes of shared memory that a block has at most, forward or backward.
+inline int small_family_memory(const HsaProblem& p) {
+  const int channels = p.head_size <= 64 && p.value_size <= 64 ? 64 : 128;
+  return kSmallWarps * (4 * kSmallRows * channels * 2 + kSmallScratch);
+}
 
 // One family and head of a warp: its children's rows in shared memory, their numbers in the lanes (lane x: child x).
 template <class T, int D, int kTensors>

@@ -12,8 +12,6 @@
 namespace strata::cuda {
 namespace {
 
-constexpr int kScratch = 1024;  // bytes of a warp, to transpose in
-
 template <class T, int D>
 struct BackwardFamily : SmallFamily<T, D, 4> {
   using Base = SmallFamily<T, D, 4>;
@@ -105,7 +103,7 @@ __global__ void __launch_bounds__(32 * kSmallWarps)
   const int64_t item = static_cast<int64_t>(blockIdx.x) * kSmallWarps + warp;
   if (item >= families * p.heads) return;
   const int64_t family = first + item / p.heads;
-  const uint32_t start = shared_address(memory) + warp * (Family::kMemory + kScratch),
+  const uint32_t start = shared_address(memory) + warp * (Family::kMemory + kSmallScratch),
                  scratch = start + Family::kMemory;
   Family f(a, g.dout, family, item % p.heads, start);
   const float m = root ? 1.0f : a.n.m[f.node];
@@ -197,7 +195,7 @@ cudaError_t backward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaGradient
                      cudaStream_t stream) {
   const auto up = hsa_small_mass_kernel<T, D>;
   const auto down = hsa_small_gradient_kernel<T, D>;
-  constexpr int kUp = kSmallWarps * BackwardFamily<T, D>::kMemory, kDown = kUp + kSmallWarps * kScratch;
+  constexpr int kUp = kSmallWarps * BackwardFamily<T, D>::kMemory, kDown = kUp + kSmallWarps * kSmallScratch;
   if (const cudaError_t e = cudaFuncSetAttribute(up, cudaFuncAttributeMaxDynamicSharedMemorySize, kUp);
       e != cudaSuccess)
     return e;

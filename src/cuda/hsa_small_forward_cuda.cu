@@ -1,6 +1,7 @@
 // HSA forward on trees of families of at most 16 children (hsa_small.cuh).
 #include <cmath>
 
+#include "cuda/device.h"
 #include "cuda/hsa_cuda_kernels.h"
 #include "cuda/hsa_small.cuh"
 
@@ -110,7 +111,8 @@ cudaError_t forward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaOutputs& 
 }  // namespace
 
 bool hsa_families_are_small(const HsaProblem& p, const HsaPlan& plan, const View& out) {
-  return (p.dtype == DType::kBFloat16 || p.dtype == DType::kFloat16) && p.v.data != nullptr && p.head_size <= 128 &&
+  return small_family_memory(p) <= device_properties().shared_memory &&
+         (p.dtype == DType::kBFloat16 || p.dtype == DType::kFloat16) && p.v.data != nullptr && p.head_size <= 128 &&
          p.value_size <= 128 && plan.families > 0 && plan.widest_family <= kSmallRows && is_wide(p.q, p.head_size) &&
          is_wide(p.k, p.head_size) && is_wide(p.v, p.value_size) && is_wide(out, p.value_size);
 }

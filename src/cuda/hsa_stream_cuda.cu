@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "core/hsa_stream_check.h"
-#include "cuda/choice.h"
 #include "cuda/cuda_status.h"
+#include "cuda/device.h"
 #include "cuda/hsa_stream.cuh"
 
 namespace strata::cuda {

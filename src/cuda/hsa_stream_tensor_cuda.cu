@@ -5,15 +5,17 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cuda/device.h"
 #include "cuda/hsa_stream.cuh"
 #include "cuda/tile16.cuh"
 
 namespace strata::cuda {
 namespace {
 
-constexpr int kQueryWarps = 4, kEntryWarps = 8;
+constexpr int kQueryWarps = 4, kMostEntryWarps = 8;
 constexpr int kAlone = 128;   // queries that one warp takes on alone; for more there are all warps of a block
 constexpr int kPiece = 2048;  // queries of one block
+constexpr int kKappaMemory = kTileRows * static_cast<int>(sizeof(float));  // of a warp, beside its tiles
 
 enum Tile { kQ, kK, kV, kDout };
 
@@ -68,6 +70,8 @@ struct WarpTiles {
     __syncwarp();
   }
 };
+
+bool is_small(const HsaStreamProblem& p) { return p.head_size <= 64 && p.value_size <= 64; }
 
 // 16 queries of a warp: walks over what they see. s: scores, -inf where masked.
 template <class T, int D, int kTiles>
@@ -243,15 +247,25 @@ __global__ void __launch_bounds__(32 * kQueryWarps, D == 64 ? 4 : 3)
   }
 }
 
-// How the entries of a height are shared out: `team` warps for a tile of 16 entries, `pieces` blocks for its queries.
+// How the entries of a height are shared out: blocks of `warps`, `team` of them for a tile of 16 entries, `pieces`
+// blocks for its queries.
 struct EntryShares {
-  int tiles, team, pieces;
+  int tiles, warps, team, pieces;
 };
+// Bytes of shared memory that a warp has for entries; half as many warps where the chip has less.
+int entry_memory(const HsaStreamProblem& p) {
+  return is_small(p) ? WarpTiles<__half, 64, 4>::kMemory : WarpTiles<__half, 128, 4>::kMemory;
+}
+int entry_warps(const HsaStreamProblem& p) {
+  return kMostEntryWarps * (entry_memory(p) + kKappaMemory) <= device_properties().shared_memory ? kMostEntryWarps
+                                                                                                 : kMostEntryWarps / 2;
+}
 EntryShares entry_shares(const HsaStreamProblem& p, const StreamHeights& heights, int height) {
   const int64_t size = heights.size[height], b = p.branching;
   const bool aligned = b % kTileRows == 0 || kTileRows % b == 0;  // tiles do not cross families
   const int64_t queries = std::min(p.tokens, (aligned ? std::max<int64_t>(kTileRows, b) : kTileRows - 1 + b) * size);
-  return {static_cast<int>((p.tokens / size + kTileRows - 1) / kTileRows), queries > kAlone ? kEntryWarps : 1,
+  const int warps = entry_warps(p);
+  return {static_cast<int>((p.tokens / size + kTileRows - 1) / kTileRows), warps, queries > kAlone ? warps : 1,
           static_cast<int>((queries + kPiece - 1) / kPiece)};
 }
 
@@ -284,15 +298,15 @@ __device__ void store_entry(const StreamHead<T>& head, int height, int n, const 
 }
 
 template <class T, int D>
-__global__ void __launch_bounds__(32 * kEntryWarps, D == 64 ? 2 : 1)
+__global__ void __launch_bounds__(32 * kMostEntryWarps, D == 64 ? 2 : 1)
     stream_entry_gradient_tensor_kernel(const __grid_constant__ StreamArgs<T> a, int height, EntryShares shares) {
   using Tiles = WarpTiles<T, D, 4>;
   static_assert(Tiles::kMemory == kTileRows * 2 * D * sizeof(float), "sums are kept where the tiles were");
   extern __shared__ __align__(1024) unsigned char memory[];
-  __shared__ float kappas[kEntryWarps][kTileRows];
+  __shared__ float kappas[kMostEntryWarps][kTileRows];
   const HsaStreamProblem& p = a.p;
   const int warp = static_cast<int>(threadIdx.x) / 32, part = warp % shares.team, leader = warp - part;
-  const int64_t item = (static_cast<int64_t>(blockIdx.x) * kEntryWarps + warp) / shares.team;
+  const int64_t item = (static_cast<int64_t>(blockIdx.x) * shares.warps + warp) / shares.team;
   if (item >= p.batch * p.heads * shares.tiles * shares.pieces) return;  // whole blocks, where warps work together
   const int piece = static_cast<int>(item % shares.pieces);
   const StreamHead<T> head(a, item / shares.pieces / shares.tiles);
@@ -424,12 +438,12 @@ cudaError_t queries(const StreamArgs<T>& a, bool backward, cudaStream_t stream) 
 template <class T, int D>
 cudaError_t entries(const StreamArgs<T>& a, int height, cudaStream_t stream) {
   const EntryShares shares = entry_shares(a.p, a.heights, height);
-  constexpr int kMemory = kEntryWarps * WarpTiles<T, D, 4>::kMemory;
+  const int memory = shares.warps * WarpTiles<T, D, 4>::kMemory;
   const auto kernel = stream_entry_gradient_tensor_kernel<T, D>;
-  if (const cudaError_t e = allow_memory(kernel, kMemory); e != cudaSuccess) return e;
+  if (const cudaError_t e = allow_memory(kernel, memory); e != cudaSuccess) return e;
   const int64_t tiles = a.p.batch * a.p.heads * shares.tiles;
-  kernel<<<blocks_for(tiles * shares.pieces * shares.team, kEntryWarps), 32 * kEntryWarps, kMemory, stream>>>(a, height,
-                                                                                                              shares);
+  kernel<<<blocks_for(tiles * shares.pieces * shares.team, shares.warps), 32 * shares.warps, memory, stream>>>(
+      a, height, shares);
   if (shares.pieces > 1) {
     const int64_t items = tiles * kTileRows * (a.p.head_size + a.p.value_size + 1);
     stream_add_pieces_kernel<T><<<blocks_for(items, 256), 256, 0, stream>>>(a, height, shares, items);
@@ -437,11 +451,11 @@ cudaError_t entries(const StreamArgs<T>& a, int height, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-bool is_small(const HsaStreamProblem& p) { return p.head_size <= 64 && p.value_size <= 64; }
-
 }  // namespace
 
 bool hsa_stream_fits_tensor_cores(const HsaStreamProblem& p, const View& out) {
+  const int warps = std::max(kQueryWarps, kMostEntryWarps / 2);
+  if (warps * (entry_memory(p) + kKappaMemory) > device_properties().shared_memory) return false;
   return p.head_size <= 128 && p.value_size <= 128 && is_wide(p.q, p.head_size) && is_wide(p.k, p.head_size) &&
          is_wide(p.v, p.value_size) && is_wide(out, p.value_size);
 }

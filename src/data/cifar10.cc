@@ -52,6 +52,7 @@ TaskData load_cifar10(const DataConfig& config) {
   data.vocabulary = kByteVocabulary;
   data.labels = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
   auto read = [&](const fs::path& path, bool colour, Dataset& split) {
+    data.files.push_back(path);
     read_rows(read_file(path), path.filename().string(), colour, config.length, split);
   };
   if (const fs::path train = find_split(folder, "train", {".bin"}); !train.empty()) {

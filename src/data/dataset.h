@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,6 +46,7 @@ struct TaskData {
   std::vector<std::string> labels;  // names of the classes
   std::vector<std::string> words;   // the vocabulary, where tokens are words (data/words.h)
   Dataset train, valid, test;
+  std::vector<std::filesystem::path> files;  // what was read, folders of many small files as one
 
   const Dataset& split(const std::string& name) const {
     return name == "test" ? test : name == "valid" ? valid : train;

@@ -1,5 +1,6 @@
 #include "data/download.h"
 
+#include "util/digest.h"
 #include "util/error.h"
 
 #ifdef STRATA_DOWNLOAD
@@ -10,7 +11,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #endif
 
@@ -72,25 +72,22 @@ bool transfer(const DownloadSource& source, const fs::path& part, const Download
                    words, part.string());
 }
 
-}  // namespace
-
-std::string file_digest(const fs::path& path, const std::string& kind) {
-  const EVP_MD* algorithm = EVP_get_digestbyname(kind.c_str());
-  if (algorithm == nullptr) throw usage_error("digest: expected sha256:HEX, md5:HEX or none, got {}", kind);
+std::string md5_of_file(const fs::path& path) {
   const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
-  EVP_DigestInit_ex(context.get(), algorithm, nullptr);
-  std::ifstream in(path, std::ios::binary);
-  std::string block(1 << 20, '\0');
-  while (in.read(block.data(), static_cast<std::streamsize>(block.size())) || in.gcount() > 0) {
-    EVP_DigestUpdate(context.get(), block.data(), static_cast<size_t>(in.gcount()));
-  }
-  unsigned char bytes[EVP_MAX_MD_SIZE];
+  EVP_DigestInit_ex(context.get(), EVP_md5(), nullptr);
+  const std::string bytes = read_raw_file(path);
+  EVP_DigestUpdate(context.get(), bytes.data(), bytes.size());
+  unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned size = 0;
-  EVP_DigestFinal_ex(context.get(), bytes, &size);
+  EVP_DigestFinal_ex(context.get(), digest, &size);
   std::string hex;
-  for (unsigned i = 0; i < size; ++i) hex += fmt::format("{:02x}", bytes[i]);
+  for (unsigned i = 0; i < size; ++i) hex += fmt::format("{:02x}", digest[i]);
   return hex;
 }
+
+}  // namespace
+
+bool can_download() { return true; }
 
 void download(const DownloadSource& source, const fs::path& path, const DownloadProgress& progress) {
   const size_t colon = source.digest.find(':');
@@ -106,7 +103,7 @@ void download(const DownloadSource& source, const fs::path& path, const Download
   if (kind != "none") {
     std::string expected = source.digest.substr(colon + 1);
     std::transform(expected.begin(), expected.end(), expected.begin(), [](unsigned char c) { return std::tolower(c); });
-    const std::string got = file_digest(part, kind);
+    const std::string got = kind == "md5" ? md5_of_file(part) : sha256_of_file(part);
     if (got != expected) {
       fs::remove(part);
       throw data_error("{}: expected {} {}, got {}; the file was removed, run the command again or try another source",
@@ -118,7 +115,7 @@ void download(const DownloadSource& source, const fs::path& path, const Download
   if (error) throw output_error("{}: cannot be put in place ({})", path.string(), error.message());
 }
 #else
-std::string file_digest(const fs::path&, const std::string&) { return {}; }
+bool can_download() { return false; }
 void download(const DownloadSource& source, const fs::path&, const DownloadProgress&) {
   throw data_error(
       "this build has no downloads (it lacks libcurl or OpenSSL); fetch {} yourself and name its folder with --data",

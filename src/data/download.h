@@ -21,10 +21,9 @@ using DownloadProgress = std::function<void(int64_t bytes, int64_t total)>;  // 
 // Downloads to `path` by way of `path`.part, which a later call goes on with. Throws a data error.
 void download(const DownloadSource& source, const fs::path& path, const DownloadProgress& progress);
 
+bool can_download();  // whether this build has libcurl and OpenSSL
+
 // Turns a set's archive into its folder in the cache: reviews into two tables, image batches as they are.
 void unpack_set(const DownloadSource& source, const fs::path& archive, const fs::path& folder);
-
-// "sha256" or "md5" of a file, in hexadecimal.
-std::string file_digest(const fs::path& path, const std::string& kind);
 
 }  // namespace strata

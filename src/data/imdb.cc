@@ -72,10 +72,14 @@ TaskData load_imdb(const DataConfig& config) {
   data.vocabulary = kByteVocabulary;
   data.labels = {"negative", "positive"};
   auto read = [&](const std::string& split) {
-    if (fs::is_directory(folder / split)) return read_folder(folder / split, config.length);
+    if (fs::is_directory(folder / split)) {
+      data.files.push_back(folder / split);
+      return read_folder(folder / split, config.length);
+    }
     const fs::path path = find_split(folder, split, {".tsv"});
     if (path.empty())
       throw data_error("{0}: expected {1}/ or {1}.tsv in it, and there is neither", folder.string(), split);
+    data.files.push_back(path);
     return read_rows(read_file(path), path.filename().string(), config.length);
   };
   data.train = read("train");

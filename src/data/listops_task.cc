@@ -63,6 +63,7 @@ TaskData load_listops(const DataConfig& config) {
   data.vocabulary = kListopsVocabulary;
   for (int digit = 0; digit < 10; ++digit) data.labels.push_back(std::to_string(digit));
   if (!fs::is_directory(given)) {
+    data.files = {given};
     data.train = read_listops(read_file(given), given.filename().string(), config.length);
     cut_test_split(data, static_cast<uint64_t>(config.data_seed));
     return data;
@@ -74,7 +75,9 @@ TaskData load_listops(const DataConfig& config) {
     if (path.empty() && split != &data.valid) {
       throw data_error("{}: expected {}.tsv in this folder, and there is none", given.string(), name);
     }
-    if (!path.empty()) *split = read_listops(read_file(path), path.filename().string(), config.length);
+    if (path.empty()) continue;
+    *split = read_listops(read_file(path), path.filename().string(), config.length);
+    data.files.push_back(path);
   }
   return data;
 }

@@ -165,7 +165,9 @@ TaskData load_table(const DataConfig& config) {
   auto split_path = [&](const char* split) {
     return folder ? find_split(given, split, {".csv", ".tsv", ".jsonl"}) : fs::path();
   };
+  TaskData data;
   auto read = [&](const fs::path& path) {
+    data.files.push_back(path);
     return read_table(read_file(path), table_format(path.string()), config.label_column, config.text_column,
                       path.filename().string());
   };
@@ -182,7 +184,6 @@ TaskData load_table(const DataConfig& config) {
     throw data_error("{}: expected 2 to {} different labels in column {}, got {}", train.string(), kMostLabels,
                      config.label_column, labels.size());
   }
-  TaskData data;
   data.vocabulary = kByteVocabulary;
   data.labels.assign(labels.begin(), labels.end());
   data.train = to_dataset(rows, train.filename().string(), config.length, data.labels);

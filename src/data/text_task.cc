@@ -30,9 +30,11 @@ TaskData load_text(const DataConfig& config) {
       const fs::path path = find_split(given, name, {".txt"});
       if (path.empty()) throw data_error("{}: expected {}.txt in this folder, and there is none", given.string(), name);
       *split = windows(read_file(path), config.length);
+      data.files.push_back(path);
     }
     return data;
   }
+  data.files = {given};
   const std::string text = read_file(given);  // nine tenths to learn from, then a twentieth each
   const std::string_view all = text;
   const size_t learn = all.size() / 10 * 9, check = all.size() / 20;

@@ -8,6 +8,7 @@
 #include "inject/plan.h"
 #include "inject/timing.h"
 #include "train/interrupt.h"
+#include "train/record.h"
 #include "util/error.h"
 
 namespace strata {
@@ -22,6 +23,7 @@ class Injector {
 
   Json run() {
     read_data();
+    Json record = start_record("inject", options_record(), "cpu", files_read());
     Json json = {{"schema", 1},
                  {"model", o_.model},
                  {"layers", host_->layers()},
@@ -29,12 +31,12 @@ class Injector {
                  {"hidden", host_->hidden()},
                  {"causal", host_->is_causal()},
                  {"longest", host_->longest()},
-                 {"exact_special", o_.exact_special && !host_->is_causal()},
+                 {"exact_special", exact_special() && !host_->is_causal()},
                  {"budget", o_.budget}};
     clock_ = Clock(0);
     work_ = static_cast<double>(data_.unlabelled.size() + data_.train.texts.size() +
                                 (measured() ? passes() * data_.test.texts.size() : 0));
-    const GapTable table = measure_gaps(*host_, data_.unlabelled, recipes(), o_.exact_special, o_.batch,
+    const GapTable table = measure_gaps(*host_, data_.unlabelled, recipes(), exact_special(), o_.batch,
                                         [&](int64_t done) { show(static_cast<double>(done), "gaps"); });
     done_ += static_cast<double>(data_.unlabelled.size());
     const InjectionPlan plan = make_plan(table);
@@ -58,19 +60,37 @@ class Injector {
       if (o_.curve) json["curve"] = curve(table, json["before"]);
     }
     progress_.finish();
-    if (!o_.lengths.empty() && !plan.layers.empty()) {
+    if (o_.times && !o_.lengths.empty() && !plan.layers.empty()) {
       progress_.show("measuring time and memory", true);
       json["time"] = time_by_length(*host_, plan, plan.layers.back().trees.front(), o_.lengths, 0.5);
       progress_.finish();
     }
     add_example(json, plan);
+    json["record"] = finish_record(std::move(record));
     return json;
   }
 
  private:
+  bool exact_special() const { return !o_.approximate_special; }
   bool measured() const { return !data_.test.texts.empty(); }
   bool own_head() const { return o_.train.empty(); }  // otherwise a linear one is fitted
   size_t passes() const { return 2 + (o_.curve ? 2 * static_cast<size_t>(host_->layers()) : 0); }
+
+  Json options_record() const {
+    InjectOptions copy = o_;
+    OptionTable table;
+    declare(table, copy);
+    Json options = {{"model", o_.model}};
+    options.update(table.record());
+    return options;
+  }
+  std::vector<fs::path> files_read() const {
+    std::vector<fs::path> files = {o_.model};
+    for (const std::string& file : {o_.train, o_.test, o_.texts}) {
+      if (!file.empty()) files.emplace_back(file);
+    }
+    return files;
+  }
 
   void show(double done, const std::string& what) {
     if (interrupted()) throw Error(ExitCode::kInterrupted, "interrupted; nothing was written");
@@ -109,8 +129,8 @@ class Injector {
 
   // `auto` takes one tree for a layer; otherwise, with "best", every text takes its own among those in the budget.
   InjectionPlan make_plan(const GapTable& table) const {
-    if (o_.layers == "auto") return {choose_layers(table, o_.cut, budget()), o_.exact_special};
-    InjectionPlan plan{{}, o_.exact_special};
+    if (o_.layers == "auto") return {choose_layers(table, o_.cut, budget()), exact_special()};
+    InjectionPlan plan{{}, exact_special()};
     for (const int64_t layer : parse_layers(o_.layers, host_->layers())) {
       const bool one = o_.tree != "best" || host_->is_causal();
       plan.layers.push_back({layer, one ? std::vector{table.recipes[table.best_recipe(layer, budget())]}
@@ -222,7 +242,7 @@ class Injector {
   Json curve(const GapTable& table, const Json& before) {
     Json late = Json::array({before}), chosen = Json::array({before});
     const std::vector<int64_t> order = late_order(host_->layers());
-    InjectionPlan plan{{}, o_.exact_special};
+    InjectionPlan plan{{}, exact_special()};
     for (const int64_t layer : order) {
       plan.layers.push_back({layer, {table.recipes[table.best_recipe(layer, budget())]}});
       late.push_back(evaluate(plan, fmt::format("curve, {} late layers", plan.layers.size())));
@@ -230,7 +250,7 @@ class Injector {
       for (const LayerPlan& one : plan.layers) saved += 1 - cost_of(table, one.trees[0]);
       const double cut = std::max(0.0, saved / static_cast<double>(host_->layers()) - 1.0 / kCutSteps);
       chosen.push_back(
-          evaluate({choose_layers(table, cut, std::max(budget(), largest_cost(table, plan))), o_.exact_special},
+          evaluate({choose_layers(table, cut, std::max(budget(), largest_cost(table, plan))), exact_special()},
                    fmt::format("curve, {} layers by the gap", plan.layers.size())));
     }
     return {{"late", late}, {"auto", chosen}};

@@ -29,7 +29,7 @@ AttentionModule make_hkt(const ModelConfig& c, const ModelShape& shape, int64_t 
                           .levels(levels)
                           .taps(c.taps)
                           .dense_filters(c.filters == "dense")
-                          .input_filter(c.input_filter && levels > 1)
+                          .input_filter(c.input_filter)
                           .per_level_projections(c.projections == "per-level" && levels > 1)
                           .psd(c.psd)
                           .causal(shape.next_token));

@@ -6,6 +6,8 @@
 #include <functional>
 #include <vector>
 
+#include "strata/export.h"
+
 namespace strata {
 
 class HktCache;
@@ -36,7 +38,7 @@ struct HktAttentionOptions {
 //   direction - direction^T value.weight (Hk d, model), out.weight (model, H d) filter_<l> (taps, model) or (taps,
 //   model, model)      for l = 1 .. levels - 1, and l = 0 with input_filter level_logits (H, levels) the convex weights
 //   are their softmax
-class HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl> {
+class STRATA_API HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl> {
  public:
   explicit HktAttentionImpl(const HktAttentionOptions& options);
 
@@ -82,7 +84,7 @@ class HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl> {
 TORCH_MODULE(HktAttention);
 
 // Ordinary attention: the same operator with one level.
-class FlatAttentionImpl : public HktAttentionImpl {
+class STRATA_API FlatAttentionImpl : public HktAttentionImpl {
  public:
   explicit FlatAttentionImpl(HktAttentionOptions options) : HktAttentionImpl(options.levels(1)) {}
 };

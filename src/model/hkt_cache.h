@@ -7,9 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "strata/export.h"
+
 namespace strata {
 
-class HktCache {
+class STRATA_API HktCache {
  public:
   // Tensors of level l. A coarse key is appended when its anchor, token m 2^l, arrives.
   struct Level {

@@ -8,11 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "strata/export.h"
+
 namespace strata {
 
 // What the streaming form remembers: at height h the complete siblings of the newest token's ancestor, at most b - 1
 // entries per height, whatever the length of the stream.
-class HsaStreamCache {
+class STRATA_API HsaStreamCache {
  public:
   torch::Tensor keys, values;  // (B, H, capacity, b, d)
   torch::Tensor kappas;        // (B, H, capacity, b)
@@ -44,7 +46,7 @@ struct HsaAttentionOptions {
 
 // Parameters: query.weight, key.weight, value.weight, out.weight (model, model); sibling_bias (H, tables, places,
 // places) with "bias"; position_vectors (H, tables, places, 8) with "learned".
-class HsaAttentionImpl : public torch::nn::Cloneable<HsaAttentionImpl> {
+class STRATA_API HsaAttentionImpl : public torch::nn::Cloneable<HsaAttentionImpl> {
  public:
   explicit HsaAttentionImpl(const HsaAttentionOptions& options);
   void reset() override;
@@ -75,6 +77,6 @@ class HsaAttentionImpl : public torch::nn::Cloneable<HsaAttentionImpl> {
 TORCH_MODULE(HsaAttention);
 
 // E for sinusoidal positions, (tables, places, places): table 0 is a sequence, table w a grid of width w.
-torch::Tensor sinusoidal_positions(int64_t tables, int64_t places);
+STRATA_API torch::Tensor sinusoidal_positions(int64_t tables, int64_t places);
 
 }  // namespace strata

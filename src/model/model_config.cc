@@ -22,7 +22,8 @@ void declare(OptionTable& table, ModelConfig& c) {
   table.add("projections", &c.projections,
             {.help = "One pair of query and key projections for all levels, or one per level",
              .choices = {"shared", "per-level"}});
-  table.add("input_filter", &c.input_filter, {.help = "A stride-1 causal filter in front of everything"});
+  table.add("input_filter", &c.input_filter,
+            {.help = "A stride-1 causal filter in front of everything, also of flat attention"});
   table.add("psd", &c.psd, {.help = "Keys made from queries, so that the symmetrised kernel is PSD"});
   table.begin_group("HSA attention");
   table.add("tree", &c.tree,

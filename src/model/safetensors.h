@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "strata/export.h"
+
 namespace strata {
 
 using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
@@ -19,16 +21,16 @@ struct SafetensorsFile {
 };
 
 // Written to a temporary file first and then renamed, so that an interrupted write leaves the old file whole.
-void save_safetensors(const std::string& path, const NamedTensors& tensors, const Metadata& metadata = {});
+STRATA_API void save_safetensors(const std::string& path, const NamedTensors& tensors, const Metadata& metadata = {});
 
 // Every claim of the header is checked against the file before any data is read.
-SafetensorsFile load_safetensors(const std::string& path);
+STRATA_API SafetensorsFile load_safetensors(const std::string& path);
 // The same, with tensors that are read from the file when they are used first. Writing to them does not change the
 // file; shortening it while they are in use ends the program.
-SafetensorsFile map_safetensors(const std::string& path);
+STRATA_API SafetensorsFile map_safetensors(const std::string& path);
 
 // A module's parameters and buffers under their state-dict names. Loading wants exactly the module's names and shapes.
-void save_module(const torch::nn::Module& module, const std::string& path, const Metadata& metadata = {});
-Metadata load_module(torch::nn::Module& module, const std::string& path);
+STRATA_API void save_module(const torch::nn::Module& module, const std::string& path, const Metadata& metadata = {});
+STRATA_API Metadata load_module(torch::nn::Module& module, const std::string& path);
 
 }  // namespace strata

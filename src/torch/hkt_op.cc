@@ -75,7 +75,7 @@ std::tuple<Tensor, Tensor> hkt_attention_kernel(TensorList q, TensorList k, cons
 }
 
 // Gradients in the order q.., k.., v, weights, bias; the last is an empty tensor when it is not wanted.
-std::vector<Tensor> empty_gradients(const HktInputs& in, bool bias_gradient) {
+std::vector<Tensor> empty_hkt_gradients(const HktInputs& in, bool bias_gradient) {
   check_hkt(in);
   std::vector<Tensor> gradients;
   for (const TensorList& list : {in.q, in.k})
@@ -91,7 +91,7 @@ std::vector<Tensor> hkt_attention_backward_meta(const Tensor&, const optional<Te
                                                 const Tensor& v, const Tensor& weights, const Tensor&, const Tensor&,
                                                 const optional<Tensor>& lengths, const optional<Tensor>& bias,
                                                 bool causal, optional<double> scale, bool bias_gradient) {
-  return empty_gradients({q, k, v, weights, lengths, bias, causal, scale_or_default(scale, q)}, bias_gradient);
+  return empty_hkt_gradients({q, k, v, weights, lengths, bias, causal, scale_or_default(scale, q)}, bias_gradient);
 }
 
 std::vector<Tensor> hkt_attention_backward_kernel(const Tensor& dout, const optional<Tensor>& dlse, TensorList q,
@@ -100,7 +100,7 @@ std::vector<Tensor> hkt_attention_backward_kernel(const Tensor& dout, const opti
                                                   const optional<Tensor>& bias, bool causal, optional<double> scale,
                                                   bool bias_gradient) {
   const HktInputs in{q, k, v, weights, lengths, bias, causal, scale_or_default(scale, q)};
-  std::vector<Tensor> gradients = empty_gradients(in, bias_gradient);
+  std::vector<Tensor> gradients = empty_hkt_gradients(in, bias_gradient);
   const Tensor dense_weights = weights.contiguous();
   const optional<Tensor> dense_lengths = as_int64(lengths);
   const Tensor dense_lse = lse.contiguous();

@@ -6,6 +6,8 @@
 #include <tuple>
 #include <vector>
 
+#include "strata/export.h"
+
 namespace strata {
 
 struct HktOptions {
@@ -17,15 +19,15 @@ struct HktOptions {
 
 // q[l]: (B, H, ceil(T / 2^l), d), k[l]: (B, Hk, ceil(T / 2^l), d), v: (B, Hk, T, dv), weights: (H, levels).
 // Returns out (B, H, T, dv) and lse (B, H, T), the natural log of each row's sum; both are differentiable, once.
-std::tuple<at::Tensor, at::Tensor> hkt_attention(at::TensorList q, at::TensorList k, const at::Tensor& v,
-                                                 const at::Tensor& weights, const HktOptions& options = {});
+STRATA_API std::tuple<at::Tensor, at::Tensor> hkt_attention(at::TensorList q, at::TensorList k, const at::Tensor& v,
+                                                            const at::Tensor& weights, const HktOptions& options = {});
 
 // One new token per sequence: q[l] is (B, H, 1, d), the caches k[l] and v may be longer than lengths says. Returns
 // (B, H, 1, dv). Not differentiable.
-at::Tensor hkt_decode(at::TensorList q, at::TensorList k, const at::Tensor& v, const at::Tensor& weights,
-                      const at::Tensor& lengths, c10::optional<double> scale = c10::nullopt);
+STRATA_API at::Tensor hkt_decode(at::TensorList q, at::TensorList k, const at::Tensor& v, const at::Tensor& weights,
+                                 const at::Tensor& lengths, c10::optional<double> scale = c10::nullopt);
 
 // y_m = sum_r W_r x_{stride m - r}. x: (B, T, C); weight: (taps, C) depthwise or (taps, C, C) dense. Differentiable.
-at::Tensor causal_filter(const at::Tensor& x, const at::Tensor& weight, int64_t stride);
+STRATA_API at::Tensor causal_filter(const at::Tensor& x, const at::Tensor& weight, int64_t stride);
 
 }  // namespace strata

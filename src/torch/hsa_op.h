@@ -6,13 +6,14 @@
 #include <tuple>
 #include <vector>
 
+#include "strata/export.h"
 #include "strata/tree.h"
 
 namespace strata {
 
 // A tree as one int32 tensor, [tokens, families, child_begin.., children.., kind..]: what travels to the operators,
 // without a copy. Make it once and reuse it.
-at::Tensor encode_tree(const Tree& tree);
+STRATA_API at::Tensor encode_tree(const Tree& tree);
 
 struct HsaOptions {
   c10::optional<at::Tensor> weights = c10::nullopt;    // (B, T): leaf weights >= 0, 0 is padding
@@ -26,18 +27,19 @@ struct HsaOptions {
 // the first tokens of sequence n, the rest of its rows are zero. With B = 1 and several trees it is packed: the trees
 // follow each other and cover all T tokens. Returns out (B, H, T, dv) and score (trees, H) = f(root); both are
 // differentiable, once.
-std::tuple<at::Tensor, at::Tensor> hsa_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                                 at::TensorList trees, const HsaOptions& options = {});
+STRATA_API std::tuple<at::Tensor, at::Tensor> hsa_attention(const at::Tensor& q, const at::Tensor& k,
+                                                            const at::Tensor& v, at::TensorList trees,
+                                                            const HsaOptions& options = {});
 
 // f(root) per tree and head, (trees, H), in O(T) and without values: of two trees of the same tokens the one with the
 // larger score is closer to softmax in sum w KL.
-at::Tensor hierarchy_score(const at::Tensor& q, const at::Tensor& k, at::TensorList trees,
-                           const HsaOptions& options = {});
+STRATA_API at::Tensor hierarchy_score(const at::Tensor& q, const at::Tensor& k, at::TensorList trees,
+                                      const HsaOptions& options = {});
 
 // sum_i w_i KL(HSA_i || softmax_i), (B, H), exactly: from flat attention's lse (B, H, T) and the score (B, H) of one
 // tree per sequence.
-at::Tensor kl_gap(const at::Tensor& lse, const at::Tensor& score,
-                  const c10::optional<at::Tensor>& weights = c10::nullopt);
+STRATA_API at::Tensor kl_gap(const at::Tensor& lse, const at::Tensor& score,
+                             const c10::optional<at::Tensor>& weights = c10::nullopt);
 
 // The candidate with the largest score, summed over heads, that is, with the smallest KL gap; q, k: (1, H, T, d). Only
 // trees of at most max_cost score products (sum over families of children^2) are considered, if it is given.
@@ -45,8 +47,8 @@ struct TreeChoice {
   int64_t index;
   at::Tensor scores;  // one per candidate
 };
-TreeChoice best_tree(const at::Tensor& q, const at::Tensor& k, at::TensorList candidates,
-                     const HsaOptions& options = {}, c10::optional<int64_t> max_cost = c10::nullopt);
+STRATA_API TreeChoice best_tree(const at::Tensor& q, const at::Tensor& k, at::TensorList candidates,
+                                const HsaOptions& options = {}, c10::optional<int64_t> max_cost = c10::nullopt);
 
 struct HsaStreamOptions {
   int64_t branching = 16;
@@ -57,15 +59,16 @@ struct HsaStreamOptions {
 };
 
 // The strictly causal form. Returns out (B, H, T, dv) and lse (B, H, T).
-std::tuple<at::Tensor, at::Tensor> hsa_stream_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                                        const HsaStreamOptions& options = {});
+STRATA_API std::tuple<at::Tensor, at::Tensor> hsa_stream_attention(const at::Tensor& q, const at::Tensor& k,
+                                                                   const at::Tensor& v,
+                                                                   const HsaStreamOptions& options = {});
 
 // One new token per sequence, q, k: (B, H, d), v: (B, H, dv); the cache tensors are updated in place
 // (strata/hsa_stream.h says what they hold). Returns (B, H, dv). Not differentiable.
 struct HsaStreamState {
   at::Tensor keys, values, kappas, masses, lengths;
 };
-at::Tensor hsa_stream_step(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, HsaStreamState& state,
-                           const HsaStreamOptions& options = {});
+STRATA_API at::Tensor hsa_stream_step(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                      HsaStreamState& state, const HsaStreamOptions& options = {});
 
 }  // namespace strata

@@ -77,6 +77,7 @@ std::shared_ptr<const DevicePlan> plan_of(const Tensor& like, at::TensorList tre
 }  // namespace
 
 bool built_with_cuda() { return true; }
+std::string gpu_name() { return cuda::device_name(); }
 
 void run_hkt_forward(const Tensor& like, const HktProblem& p, const HktOutputs& o) {
   if (!like.is_cuda()) return throw_if_failed(hkt_forward(p, o));
@@ -147,6 +148,7 @@ void refuse_cuda(const Tensor& like) {
 }  // namespace
 
 bool built_with_cuda() { return false; }
+std::string gpu_name() { return {}; }
 
 void run_hkt_forward(const Tensor& like, const HktProblem& p, const HktOutputs& o) {
   refuse_cuda(like);

@@ -1,6 +1,7 @@
 // Runs problems where their tensors are: on the CPU, or on CUDA's current stream with memory from torch's allocator.
 #pragma once
 
+#include "strata/export.h"
 #include "strata/hkt.h"
 #include "strata/hsa.h"
 #include "strata/hsa_stream.h"
@@ -23,6 +24,8 @@ void run_hsa_stream_backward(const at::Tensor& like, const HsaStreamProblem& pro
 void run_hsa_stream_step(const at::Tensor& like, const HsaStreamStep& step);
 
 // Whether this build has the CUDA kernels.
-bool built_with_cuda();
+STRATA_API bool built_with_cuda();
+// Of the current CUDA device; empty where there is none.
+STRATA_API std::string gpu_name();
 
 }  // namespace strata

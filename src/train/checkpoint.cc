@@ -96,15 +96,15 @@ void save_model(const fs::path& path, const SequenceModel& model, const ModelCar
   save(path, tensors, {{kCardKey, card.to_json().dump()}});
 }
 
+fs::path model_file(const fs::path& given) {
+  if (!fs::is_directory(given)) return given;
+  fs::path path = given / "best.safetensors";
+  if (fs::exists(path)) return path;
+  throw output_error("{}: expected best.safetensors in this folder; has its run been evaluated yet?", given.string());
+}
+
 LoadedModel load_model(const fs::path& given) {
-  fs::path path = given;
-  if (fs::is_directory(given)) {
-    path = given / "best.safetensors";
-    if (!fs::exists(path)) {
-      throw output_error("{}: expected best.safetensors in this folder; has its run been evaluated yet?",
-                         given.string());
-    }
-  }
+  const fs::path path = model_file(given);
   const SafetensorsFile file = load(path);
   LoadedModel loaded;
   loaded.card = ModelCard::from_json(header_json(file, kCardKey, path), path.string());

@@ -33,7 +33,8 @@ struct LoadedModel {
 };
 
 void save_model(const fs::path& path, const SequenceModel& model, const ModelCard& card);
-// A model file, or a run's folder, whose best model is taken. Throws output errors.
+// A model file, or the best model in a run's folder. Throws output errors.
+fs::path model_file(const fs::path& path);
 LoadedModel load_model(const fs::path& path);
 
 // Everything a run needs to go on to the same bits: weights, AdamW's moments, and the counters in `state`. One file,

@@ -46,6 +46,31 @@ Json record_of(const RunConfig& config) {
   return table.record();
 }
 
+// What the records of the runs have in common: when the first started and the last finished, the data, and every
+// combination of versions and machine.
+Json record_of_runs(const std::vector<Run>& runs) {
+  Json record = {{"command", "compare"},
+                 {"data", Json()},
+                 {"computed_on", Json::array()},
+                 {"started", Json()},
+                 {"finished", Json()}};
+  for (const Run& run : runs) {
+    const Json one = Json::parse(read_file(run.folder.run()), nullptr, false);
+    if (!one.is_object() || !one.contains("versions") || !one.contains("machine")) continue;  // of an older version
+    if (record["data"].is_null()) record["data"] = one.value("data", Json());
+    const Json where = {{"versions", one["versions"]}, {"machine", one["machine"]}};
+    Json& all = record["computed_on"];
+    if (std::find(all.begin(), all.end(), where) == all.end()) all.push_back(where);
+    auto keep = [&](const char* key, auto better) {  // times in ISO 8601 are in the order of their letters
+      if (one.contains(key) && (record[key].is_null() || better(one[key].get<std::string>(), record[key])))
+        record[key] = one[key];
+    };
+    keep("started", std::less<std::string>());
+    keep("finished", std::greater<std::string>());
+  }
+  return record;
+}
+
 // A folder that holds another comparison is refused, with the first option that differs.
 void claim_folder(const fs::path& folder, const Json& plan) {
   const fs::path path = folder / "compare.json";
@@ -266,6 +291,7 @@ Json compare(const RunConfig& base, const CompareOptions& options, const fs::pat
   Json results = {{"task", base.data.task}, {"seeds", options.seeds}, {"first_seed", base.train.seed}};
   results.update(summarize(summaries, measure_of(data.task), predicts_bytes(data.task)));
   results["options"] = record_of(base);
+  results["record"] = record_of_runs(runs);
   write_json(folder / "results.json", results);
   write_file(folder / "results.md", to_markdown(results));
   write_file(folder / "results.csv", to_csv(results));

@@ -78,13 +78,14 @@ std::string to_markdown(const Json& results) {
 std::string to_csv(const Json& results) {
   std::string text = "attention,seed,score,valid_score,parameters,score_ratio,step_milliseconds\n";
   for (const Json& a : results.at("attentions")) {
+    const int64_t first_seed = results.value("first_seed", int64_t{1});
     size_t seed = 0;
     for (const Json& score : a.at("scores")) {
       const Json& valid = a.at("valid");
-      text += fmt::format("{},{},{},{},{},{},{}\n", a.at("name").get<std::string>(), seed + 1, score.get<double>(),
-                          seed < valid.size() ? fmt::format("{}", valid[seed].get<double>()) : "",
-                          a.at("parameters").get<double>(), a.at("score_ratio").get<double>(),
-                          a.at("step_milliseconds").get<double>());
+      text += fmt::format(
+          "{},{},{},{},{},{},{}\n", a.at("name").get<std::string>(), first_seed + static_cast<int64_t>(seed),
+          score.get<double>(), seed < valid.size() ? fmt::format("{}", valid[seed].get<double>()) : "",
+          a.at("parameters").get<double>(), a.at("score_ratio").get<double>(), a.at("step_milliseconds").get<double>());
       ++seed;
     }
   }

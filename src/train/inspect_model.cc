@@ -9,6 +9,7 @@
 #include "inspect/pictures.h"
 #include "train/evaluate.h"
 #include "train/progress.h"
+#include "train/record.h"
 #include "util/error.h"
 
 namespace strata {
@@ -95,6 +96,15 @@ Json inspect_model(const InspectRequest& request) {
       problems.push_back(fmt::format("the weights {} are not finite", item.key()));
   }
   const TaskData data = load_task(data_of_model(request.model, request.data, card), card.words);
+  std::vector<fs::path> read = data.files;
+  read.push_back(model_file(request.model));
+  Json record = start_record("inspect",
+                             {{"model", request.model},
+                              {"split", request.split},
+                              {"data", request.data},
+                              {"samples", request.samples},
+                              {"examples", request.examples}},
+                             "cpu", read);
   const Dataset& split = data.split(request.split);
   const int64_t samples = std::min(request.samples, split.size()), layers = card.config.layers;
   if (samples == 0) throw data_error("the {} split has no rows", request.split);
@@ -130,6 +140,7 @@ Json inspect_model(const InspectRequest& request) {
       examples[row]["layers"].push_back(pictures_of(module, inputs, layer, row, side));
   }
   return {{"schema", 2},
+          {"record", finish_record(std::move(record))},
           {"model", request.model},
           {"task", card.task},
           {"attention", card.config.attention},

@@ -4,10 +4,12 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <thread>
 
 #include "data/cache.h"
 #include "strata/cpu.h"
+#include "strata/host.h"
 #include "torch/run_on_device.h"
 
 namespace strata {
@@ -26,11 +28,22 @@ Json system_info() {
   Json info = versions();
   info["instruction_sets"] = Json::array();
   for (const Isa isa : supported_isas()) info["instruction_sets"].push_back(isa_name(isa));
+  const HostCpu& cpu = host_cpu();
+  info["cpu"] = cpu.name;
+  info["amx"] = !cpu.amx ? "no" : cpu.amx_problem.empty() ? "yes" : "not used: " + cpu.amx_problem;
+  info["openblas"] = openblas_core();
+  info["settings"] = Json::object();
+  for (const char* name : {"ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE", "STRATA_ISA", "STRATA_CUDA_KERNELS"}) {
+    if (const char* value = std::getenv(name)) info["settings"][name] = value;
+  }
   info["cores"] = std::thread::hardware_concurrency();
   info["memory_gigabytes"] =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE)) / 1e9;
   info["devices"] = {"cpu"};
-  if (built_with_cuda() && torch::cuda::is_available()) info["devices"].push_back("cuda");
+  if (built_with_cuda() && torch::cuda::is_available()) {
+    info["devices"].push_back("cuda");
+    info["gpu"] = gpu_name();
+  }
   info["torch_sees_cuda"] = torch::cuda::is_available();
   info["cache"] = cache_folder().string();
   return info;

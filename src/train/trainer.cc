@@ -14,6 +14,7 @@
 #include "train/interrupt.h"
 #include "train/metrics.h"
 #include "train/progress.h"
+#include "train/record.h"
 #include "train/schedule.h"
 #include "train/setup.h"
 #include "train/system.h"
@@ -50,6 +51,9 @@ class Trainer {
     for (const std::string& problem : describe_problems(data_)) progress_.note("warning: " + problem);
   }
 
+  const std::vector<fs::path>& data_files() const { return data_.files; }
+
+  // Trains to the end and returns the result, with the test scores of the best model.
   Json run(bool resume) {
     if (resume && fs::exists(folder_.last())) restore(load_training(folder_.last(), model_, *optimizer_, card_));
     metrics_ = std::make_unique<MetricsLog>(folder_.root, step_ == 0 ? -1 : step_, c_.tensorboard);
@@ -249,24 +253,22 @@ class Trainer {
     progress_.note(fmt::format("going on at step {} of {}", step_, steps_));
   }
 
-  Json finish() {
+  Json finish() const {
     LoadedModel best = load_model(folder_.best());
     best.model->to(device_);
     const Evaluation test = evaluate(best.model, card_, data_.test, evaluate_options());
-    const Json result = {{"task", data_.task},
-                         {"attention", config_.model.attention},
-                         {"seed", c_.seed},
-                         {"steps", step_},
-                         {"stopped_early", stopped_early_},
-                         {"parameters", model_->parameter_count()},
-                         {"score_ratio", score_ratio(card_, data_)},
-                         {"train_seconds", train_seconds_},
-                         {"step_milliseconds", 1e3 * train_seconds_ / static_cast<double>(std::max<int64_t>(step_, 1))},
-                         {"best_step", best_step_},
-                         {"valid", best_.to_json()},
-                         {"test", test.to_json()}};
-    write_json(folder_.result(), result);
-    return result;
+    return {{"task", data_.task},
+            {"attention", config_.model.attention},
+            {"seed", c_.seed},
+            {"steps", step_},
+            {"stopped_early", stopped_early_},
+            {"parameters", model_->parameter_count()},
+            {"score_ratio", score_ratio(card_, data_)},
+            {"train_seconds", train_seconds_},
+            {"step_milliseconds", 1e3 * train_seconds_ / static_cast<double>(std::max<int64_t>(step_, 1))},
+            {"best_step", best_step_},
+            {"valid", best_.to_json()},
+            {"test", test.to_json()}};
   }
 
   const RunConfig config_;
@@ -296,6 +298,15 @@ class Trainer {
   double shown_loss_ = 0, shown_accuracy_ = 0, shown_rate_ = 0;
 };
 
+Json read_run(const RunFolder& folder) {
+  if (!fs::exists(folder.run())) {
+    throw output_error("{}: expected the folder of a run, with run.json in it", folder.root.string());
+  }
+  Json run = Json::parse(read_file(folder.run()), nullptr, false);
+  if (!run.is_object() || !run.contains("options")) throw output_error("{}: is damaged", folder.run().string());
+  return run;
+}
+
 }  // namespace
 
 Json train(const RunConfig& config, const RunFolder& folder, bool resume, bool quiet) {
@@ -313,20 +324,25 @@ Json train(const RunConfig& config, const RunFolder& folder, bool resume, bool q
   set_threads(config.train.threads);
   Trainer trainer(config, folder, quiet);
   // Only now: a run that could not even start leaves the folder free.
-  if (!started) write_json(folder.run(), {{"options", table.record()}, {"versions", versions()}});
-  return trainer.run(resume);
+  Json record = started ? read_run(folder) : Json();
+  if (!record.contains("versions")) {  // `strata compare` leaves the options alone
+    record = start_record("train", table.record(), config.train.device, trainer.data_files());
+  } else {
+    record["resumed"].push_back(
+        {{"at", utc_now()}, {"versions", versions()}, {"machine", machine(config.train.device)}});
+  }
+  write_json(folder.run(), record);
+  Json result = trainer.run(resume);
+  write_json(folder.run(), finish_record(record));
+  write_json(folder.result(), result);
+  return result;
 }
 
 RunConfig read_run_config(const RunFolder& folder) {
-  if (!fs::exists(folder.run())) {
-    throw output_error("{}: expected the folder of a run, with run.json in it", folder.root.string());
-  }
-  const Json run = Json::parse(read_file(folder.run()), nullptr, false);
-  if (!run.is_object() || !run.contains("options")) throw output_error("{}: is damaged", folder.run().string());
   RunConfig config;
   OptionTable table;
   declare(table, config);
-  table.restore(run["options"], folder.run().string());
+  table.restore(read_run(folder)["options"], folder.run().string());
   return config;
 }
 

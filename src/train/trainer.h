@@ -6,7 +6,7 @@
 namespace strata {
 
 // The files of a run's folder:
-//   run.json           options and versions
+//   run.json           its record (train/record.h)
 //   metrics.jsonl      its course
 //   last.safetensors   the training state, to go on from
 //   best.safetensors   the best model by the validation split

@@ -8,6 +8,7 @@
 #include "data/words.h"
 #include "train/evaluate.h"
 #include "train/progress.h"
+#include "train/record.h"
 #include "train/trainer.h"
 #include "util/error.h"
 
@@ -40,12 +41,18 @@ Json evaluate_model(const EvaluateRequest& request) {
   }
   for (const std::string& problem : describe_problems(data)) Progress().note("warning: " + problem);
   const Dataset& split = data.split(request.split);
+  std::vector<fs::path> read = data.files;
+  read.push_back(model_file(request.model));
+  Json record = start_record(
+      "eval", {{"model", request.model}, {"split", request.split}, {"data", request.data}, {"batch", request.batch}},
+      "cpu", read);
   const Clock clock(0);
   const Evaluation result = evaluate(loaded.model, loaded.card, split, {request.batch, false});
   Json json = {{"model", request.model}, {"split", request.split}};
   json.update(result.to_json());
   if (data.goal == Goal::kNextToken) json["bits_per_byte"] = result.loss / std::numbers::ln2;
   json["seconds"] = clock.seconds();
+  json["record"] = finish_record(std::move(record));
   return json;
 }
 

@@ -14,7 +14,7 @@ struct EvaluateRequest {
   Json data = Json::object();  // data options that differ from the run's
   int64_t batch = 128;
 };
-// {"model", "split", "loss", "accuracy", "rows", "seconds"}, and "bits_per_byte" of a language model.
+// {"model", "split", "loss", "accuracy", "rows", "seconds", "record"}, and "bits_per_byte" of a language model.
 Json evaluate_model(const EvaluateRequest& request);
 
 // Answers inputs one by one: {"input", "label", "probability", "probabilities"}, or of a language model {"input",

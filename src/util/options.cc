@@ -24,6 +24,22 @@ bool parse_number(const std::string& word, Number& value) {
   return error == std::errc() && end == word.data() + word.size();
 }
 
+void check_range(double value, const std::string& word, const OptionNote& note, const std::string& where) {
+  if (value >= note.min && value <= note.max) return;
+  const double none = std::numeric_limits<double>::infinity();
+  const std::string range = note.max == none    ? fmt::format("{:g} or more", note.min)
+                            : note.min == -none ? fmt::format("{:g} at most", note.max)
+                                                : fmt::format("{:g} to {:g}", note.min, note.max);
+  throw usage_error("{}: expected {}, got {}", where, range, word);
+}
+
+int64_t whole_number(const std::string& word, const OptionNote& note, const std::string& where) {
+  int64_t value = 0;
+  if (!parse_number(word, value)) throw usage_error("{}: expected a whole number, got {}", where, word);
+  check_range(static_cast<double>(value), word, note, where);
+  return value;
+}
+
 // The number of single-letter edits between two words.
 size_t edits(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
@@ -103,7 +119,7 @@ std::string Option::flag() const { return "--" + with(name, '_', '-'); }
 
 std::string Option::type_name() const {
   if (!note.choices.empty()) return fmt::format("{}", fmt::join(note.choices, "|"));
-  static const char* const names[] = {"", "N", "X", "TEXT", "LIST"};
+  static const char* const names[] = {"", "N", "X", "TEXT", "LIST", "N,N"};
   return names[target.index()];
 }
 
@@ -129,29 +145,31 @@ void OptionTable::set(Option& option, const std::vector<std::string>& words, con
     option.given = true;
     return;
   }
+  if (auto* list = std::get_if<std::vector<int64_t>*>(&option.target)) {
+    std::vector<int64_t> numbers;
+    for (const std::string& word : words) {  // each a number, or several with commas between them
+      for (size_t at = 0; at <= word.size();) {
+        const size_t end = std::min(word.find(',', at), word.size());
+        numbers.push_back(whole_number(word.substr(at, end - at), option.note, where));
+        at = end + 1;
+      }
+    }
+    **list = numbers;
+    option.given = true;
+    return;
+  }
   if (words.size() != 1) throw usage_error("{}: expected one value, got {}", where, words.size());
   const std::string& word = words[0];
   const OptionNote& note = option.note;
-  auto check_range = [&](auto value) {
-    if (static_cast<double>(value) >= note.min && static_cast<double>(value) <= note.max) return;
-    const double none = std::numeric_limits<double>::infinity();
-    const std::string range = note.max == none    ? fmt::format("{:g} or more", note.min)
-                              : note.min == -none ? fmt::format("{:g} at most", note.max)
-                                                  : fmt::format("{:g} to {:g}", note.min, note.max);
-    throw usage_error("{}: expected {}, got {}", where, range, word);
-  };
   if (auto* flag = std::get_if<bool*>(&option.target)) {
     if (word != "true" && word != "false") throw usage_error("{}: expected true or false, got {}", where, word);
     **flag = word == "true";
   } else if (auto* integer = std::get_if<int64_t*>(&option.target)) {
-    int64_t value = 0;
-    if (!parse_number(word, value)) throw usage_error("{}: expected a whole number, got {}", where, word);
-    check_range(value);
-    **integer = value;
+    **integer = whole_number(word, note, where);
   } else if (auto* real = std::get_if<double*>(&option.target)) {
     double value = 0;
     if (!parse_number(word, value)) throw usage_error("{}: expected a number, got {}", where, word);
-    check_range(value);
+    check_range(value, word, note, where);
     **real = value;
   } else {
     if (!note.choices.empty() && std::find(note.choices.begin(), note.choices.end(), word) == note.choices.end()) {

@@ -23,7 +23,7 @@ struct OptionNote {
 };
 
 struct Option {
-  using Target = std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*>;
+  using Target = std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*, std::vector<int64_t>*>;
 
   std::string name;  // "batch_size": the key in files; the flag is --batch-size
   Target target;

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -15,6 +16,14 @@
   if (const Status gpu = cuda::available(); !gpu.ok()) GTEST_SKIP() << "CUDA tests skipped: " << gpu.message()
 
 namespace strata::test {
+
+// Bytes a block may have on chips that are not here, and on one that has no room for tiles at all.
+constexpr int kSharedMemoryOfChips[] = {163 * 1024, 99 * 1024, 32 * 1024};  // 8.0; 8.6, 8.9 and 12.0; none
+
+struct SharedMemoryLimit {
+  explicit SharedMemoryLimit(int bytes) { cuda::limit_shared_memory(bytes); }
+  ~SharedMemoryLimit() { cuda::limit_shared_memory(std::numeric_limits<int>::max()); }
+};
 
 struct Float16 {
   __half value;

@@ -105,6 +105,35 @@ TEST_P(HktCuda, Float16IsWithinTwiceOfPlainFloat16) { expect_as_good_as_plain<Fl
 TEST_P(HktCuda, Float32IsAsGoodAsPlainFloat32) { expect_as_good_as_plain<float>(GetParam(), 4, 1e-6); }
 TEST_P(HktCuda, Float64EqualsReference) { expect_as_good_as_plain<double>(GetParam(), 4, 1e-13); }
 
+TEST_P(HktCuda, BFloat16OnChipsWithLessSharedMemory) {
+  for (const int bytes : kSharedMemoryOfChips) {
+    SCOPED_TRACE(bytes);
+    const SharedMemoryLimit limit(bytes);
+    expect_as_good_as_plain<BFloat16>(GetParam(), 2, 5e-3);
+  }
+}
+
+// What fits by arithmetic, on the chips of kSharedMemoryOfChips.
+TEST(HktCudaSharedMemory, ChoosesTensorCoresWhereTilesFit) {
+  STRATA_NEEDS_GPU();
+  struct Shape {
+    int levels, head_size;
+    bool on_chip[3];
+  };
+  for (const Shape& shape :
+       {Shape{5, 64, {true, true, false}}, Shape{1, 128, {true, true, false}}, Shape{3, 128, {true, true, false}},
+        Shape{4, 128, {true, true, false}}, Shape{5, 128, {true, false, false}}, Shape{1, 256, {true, false, false}},
+        Shape{3, 256, {true, false, false}}, Shape{5, 256, {false, false, false}}}) {
+    const HktData<BFloat16> d({"fits", 1, 1, 1, 64, shape.levels, shape.head_size, shape.head_size, true});
+    EXPECT_TRUE(cuda::hkt_runs_on_tensor_cores(d.problem())) << shape.levels << " levels, " << shape.head_size;
+    for (int chip = 0; chip < 3; ++chip) {
+      const SharedMemoryLimit limit(kSharedMemoryOfChips[chip]);
+      EXPECT_EQ(cuda::hkt_runs_on_tensor_cores(d.problem()), shape.on_chip[chip])
+          << shape.levels << " levels, " << shape.head_size << " channels, " << kSharedMemoryOfChips[chip] << " bytes";
+    }
+  }
+}
+
 TEST_P(HktCuda, SameBitsFromRunToRun) {
   HktData<BFloat16> one(GetParam()), two(GetParam());
   run_on_gpu(one);

@@ -76,6 +76,14 @@ TEST_P(HsaCuda, Float32IsClose) { expect_close<float>(1e-5); }
 TEST_P(HsaCuda, BFloat16IsClose) { expect_close<BFloat16>(1e-2); }
 TEST_P(HsaCuda, Float16IsClose) { expect_close<Float16>(2e-3); }
 
+TEST_P(HsaCuda, BFloat16OnChipsWithLessSharedMemory) {
+  for (const int bytes : kSharedMemoryOfChips) {
+    SCOPED_TRACE(bytes);
+    const SharedMemoryLimit limit(bytes);
+    expect_close<BFloat16>(1e-2);
+  }
+}
+
 TEST_P(HsaCuda, SameBitsFromRunToRun) {
   HsaData<float> one(GetParam()), two(GetParam());
   run_on_gpu(one);

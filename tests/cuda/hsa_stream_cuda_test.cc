@@ -73,6 +73,14 @@ TEST_P(HsaStreamCuda, BFloat16IsCloseWithoutTensorCores) {
   cuda::set_kernels(cuda::Kernels::kBest);
 }
 
+TEST_P(HsaStreamCuda, BFloat16OnChipsWithLessSharedMemory) {
+  for (const int bytes : kSharedMemoryOfChips) {
+    SCOPED_TRACE(bytes);
+    const SharedMemoryLimit limit(bytes);
+    expect_close<BFloat16>(2e-2);
+  }
+}
+
 TEST_P(HsaStreamCuda, SameBitsFromRunToRun) {
   StreamData<BFloat16> one(GetParam()), two(GetParam());
   run_on_gpu(one);

@@ -1,11 +1,21 @@
-// Which kernels may be used, and on which chip we are.
+// The chip we are on, and which of its kernels may be used.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "strata/cuda.h"
 
 namespace strata::cuda {
+
+struct DeviceProperties {
+  std::string name;
+  int major = 0, minor = 0;  // compute capability
+  int multiprocessors = 1;
+  int shared_memory = 48 * 1024;  // bytes a block may have
+};
+// Of the current device, asked once per device; less shared memory where limit_shared_memory() says so.
+DeviceProperties device_properties();
 
 Kernels allowed_kernels();
 bool use_hopper();  // the current device has compute capability 9.0, and its own kernels are allowed

@@ -1,0 +1,5 @@
+// STRATA_API marks what the shared libraries export. Everything else is hidden, above all the parts of the C++ standard
+// library that some compilers link into every library: two copies that find each other crash.
+#pragma once
+
+#define STRATA_API __attribute__((visibility("default")))

@@ -1,0 +1,87 @@
+#include "cuda/device.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "cuda/cuda_status.h"
+
+namespace strata::cuda {
+namespace {
+
+Kernels from_environment() {
+  const char* name = std::getenv("STRATA_CUDA_KERNELS");
+  const std::string word = name == nullptr ? "best" : name;
+  return word == "plain" ? Kernels::kPlain : word == "common" ? Kernels::kCommon : Kernels::kBest;
+}
+
+std::atomic<Kernels>& choice() {
+  static std::atomic<Kernels> kernels = from_environment();
+  return kernels;
+}
+
+std::atomic<int>& shared_memory_limit() {
+  static std::atomic<int> limit = std::numeric_limits<int>::max();
+  return limit;
+}
+
+DeviceProperties ask(int device) {
+  DeviceProperties properties;
+  auto attribute = [&](cudaDeviceAttr which, int* value) { cudaDeviceGetAttribute(value, which, device); };
+  attribute(cudaDevAttrComputeCapabilityMajor, &properties.major);
+  attribute(cudaDevAttrComputeCapabilityMinor, &properties.minor);
+  attribute(cudaDevAttrMultiProcessorCount, &properties.multiprocessors);
+  attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &properties.shared_memory);
+  cudaDeviceProp all;
+  if (cudaGetDeviceProperties(&all, device) == cudaSuccess) properties.name = all.name;
+  return properties;
+}
+
+}  // namespace
+
+DeviceProperties device_properties() {
+  static std::map<int, DeviceProperties> known;
+  static std::mutex mutex;
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return {};
+  const std::lock_guard lock(mutex);
+  const auto found = known.find(device);
+  DeviceProperties properties = found != known.end() ? found->second : known[device] = ask(device);
+  properties.shared_memory = std::min(properties.shared_memory, shared_memory_limit().load());
+  return properties;
+}
+
+void limit_shared_memory(int bytes) { shared_memory_limit() = bytes; }
+std::string device_name() { return available().ok() ? device_properties().name : ""; }
+
+void set_kernels(Kernels kernels) { choice() = kernels; }
+Kernels allowed_kernels() { return choice(); }
+
+bool use_hopper() {
+  if (allowed_kernels() != Kernels::kBest) return false;
+  constexpr int kHopperMemory = 227 * 1024;
+  const DeviceProperties device = device_properties();
+  return device.major == 9 && device.minor == 0 && device.shared_memory >= kHopperMemory;
+}
+
+unsigned grid_for(int64_t pieces, bool long_and_uneven) {
+  return static_cast<unsigned>(long_and_uneven ? pieces
+                                               : std::min<int64_t>(pieces, device_properties().multiprocessors));
+}
+
+Status available() {
+  int count = 0;
+  if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess || count == 0)
+    return {StatusCode::kUnsupported, text("no GPU: ", e == cudaSuccess ? "none is visible" : cudaGetErrorString(e))};
+  const DeviceProperties device = device_properties();
+  if (device.major < 8)
+    return {StatusCode::kUnsupported,
+            text("expected a GPU of compute capability 8.0 or newer, got ", device.major, ".", device.minor)};
+  return {};
+}
+
+}  // namespace strata::cuda

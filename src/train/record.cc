@@ -1,0 +1,35 @@
+#include "train/record.h"
+
+#include <fmt/chrono.h>
+
+#include <ctime>
+#include <thread>
+
+#include "strata/host.h"
+#include "torch/run_on_device.h"
+#include "train/system.h"
+#include "util/digest.h"
+
+namespace strata {
+
+std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
+
+Json machine(const std::string& device) {
+  return {{"cpu", host_cpu().name},
+          {"cores", std::thread::hardware_concurrency()},
+          {"openblas", openblas_core()},
+          {"device", device == "cuda" ? gpu_name() : device}};
+}
+
+Json start_record(const std::string& command, const Json& options, const std::string& device,
+                  const std::vector<fs::path>& data) {
+  return {{"command", command},         {"options", options},           {"versions", versions()},
+          {"machine", machine(device)}, {"data", describe_files(data)}, {"started", utc_now()}};
+}
+
+Json finish_record(Json record) {
+  record["finished"] = utc_now();
+  return record;
+}
+
+}  // namespace strata
