@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "model/embedding.h"
+
 namespace strata {
 
 using torch::Tensor;
@@ -56,7 +58,7 @@ Tensor SequenceModelImpl::drop(const Tensor& x) const { return torch::dropout(x,
 Tensor SequenceModelImpl::embed(const ModelInput& input) {
   const int64_t tokens = input.tokens.size(1);
   TORCH_CHECK_VALUE(tokens <= shape.length, "tokens: this model reads ", shape.length, " at most, got ", tokens);
-  Tensor x = embedding_(input.tokens);
+  Tensor x = embed_tokens(embedding_->weight, input.tokens);
   if (positions_.defined()) x = x + positions_.narrow(0, 0, tokens).to(x.device());
   return drop(x);
 }

@@ -1,0 +1,47 @@
+#include "model/embedding.h"
+
+#include <ATen/Context.h>
+
+namespace strata {
+namespace {
+
+using torch::Tensor;
+
+// torch's deterministic algorithms for the life of this object.
+class DeterministicGuard {
+ public:
+  DeterministicGuard()
+      : before_(at::globalContext().deterministicAlgorithms()),
+        warned_(at::globalContext().deterministicAlgorithmsWarnOnly()) {
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  }
+  ~DeterministicGuard() { at::globalContext().setDeterministicAlgorithms(before_, warned_); }
+  DeterministicGuard(const DeterministicGuard&) = delete;
+  DeterministicGuard& operator=(const DeterministicGuard&) = delete;
+
+ private:
+  bool before_, warned_;
+};
+
+struct EmbedTokens : torch::autograd::Function<EmbedTokens> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& weight, const Tensor& tokens) {
+    context->save_for_backward({tokens});
+    context->saved_data["vocabulary"] = weight.size(0);
+    return at::embedding(weight, tokens);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const Tensor tokens = context->get_saved_variables()[0];
+    const DeterministicGuard deterministic;
+    return {at::embedding_dense_backward(gradients[0], tokens, context->saved_data["vocabulary"].toInt(),
+                                         /*padding_idx=*/-1, /*scale_grad_by_freq=*/false),
+            Tensor()};
+  }
+};
+
+}  // namespace
+
+Tensor embed_tokens(const Tensor& weight, const Tensor& tokens) { return EmbedTokens::apply(weight, tokens); }
+
+}  // namespace strata
