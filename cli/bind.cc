@@ -4,8 +4,9 @@
 
 namespace strata {
 
-void bind_options(CLI::App& command, OptionTable& table) {
+void bind_options(CLI::App& command, OptionTable& table, const std::set<std::string>& except) {
   for (Option& option : table.options()) {
+    if (except.count(option.name) > 0) continue;
     auto set = [&table, &option](const std::vector<std::string>& words) { table.set(option, words, option.flag()); };
     std::string help = option.note.help;
     if (!option.note.task.empty()) help += " (" + option.note.task + ")";

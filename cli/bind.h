@@ -2,14 +2,15 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <set>
 #include <string>
 
 #include "util/options.h"
 
 namespace strata {
 
-// Every option of the table becomes a flag. The table must stay where it is.
-void bind_options(CLI::App& command, OptionTable& table);
+// Every option of the table becomes a flag, but for those named in `except`. The table must stay where it is.
+void bind_options(CLI::App& command, OptionTable& table, const std::set<std::string>& except = {});
 
 // `--config FILE`, whose options are taken where the command line has none.
 void bind_config(CLI::App& command, std::string& path);

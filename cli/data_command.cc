@@ -200,10 +200,7 @@ void add_data_command(CLI::App& app) {
   list->add_flag("--json", state->json, "Print JSON");
   list->callback([state] { list_tasks(state->json); });
 
-  auto bind = [&](CLI::App* command) {
-    bind_options(*command, state->table);
-    command->remove_option(command->get_option("--task"));  // the word after the command says it
-  };
+  auto bind = [&](CLI::App* command) { bind_options(*command, state->table, {"task"}); };  // an argument says it
   CLI::App* make_command = add(data, state, "make", "Generate a set into the cache; prints its folder");
   bind(make_command);
   make_command->add_flag("--again", state->again, "Make it anew");

@@ -8,14 +8,18 @@
 
 namespace strata::cuda {
 
-// bfloat16 and float16 storage, float32 sums, 1..5 levels, where a tile fits into shared memory.
-constexpr int kTensorCoreLevels = 5;
-bool hkt_forward_fits_tensor_cores(const HktProblem& p);
-bool hkt_backward_fits_tensor_cores(const HktProblem& p);
-cudaError_t hkt_forward_tensor_cores(const HktProblem& p, const HktOutputs& o, cudaStream_t stream);
-size_t hkt_backward_workspace_tensor_cores(const HktProblem& p);
-cudaError_t hkt_backward_tensor_cores(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace,
-                                      cudaStream_t stream);
+// bfloat16 and float16 storage (T), float32 sums, 1..5 levels, where a tile fits into shared memory.
+constexpr int kMmaLevels = 5;
+bool hkt_forward_fits_mma(const HktProblem& p);
+template <class T>
+cudaError_t hkt_forward_mma(const HktProblem& p, const HktOutputs& o, cudaStream_t stream);
+bool hkt_backward_fits_mma(const HktProblem& p);
+int64_t hkt_backward_mma_parts(const HktProblem& p);  // of da, per head
+// workspace: floats, (batch, heads, tokens) for D and (batch, heads, parts, kMmaLevels) for the parts of da, where
+// parts is the larger of the two kernels'.
+template <class T>
+cudaError_t hkt_backward_mma(const HktProblem& p, const HktOutputs& o, const HktGradients& g, float* workspace,
+                             cudaStream_t stream);
 
 // Hopper alone (sm_90a), and what fits: 1 to 3 levels, heads up to 128, no bias, rows of 16-byte pieces.
 bool hkt_forward_fits_hopper(const HktProblem& p, const HktOutputs& o);

@@ -17,7 +17,7 @@
 
 namespace strata::cuda {
 
-constexpr int kCudaLevels = kTensorCoreLevels;
+constexpr int kCudaLevels = kMmaLevels;
 
 // Where the rows of a level begin in a tile that has `rows` of level 0, all levels one after the other. Every level has
 // room for at least 16.

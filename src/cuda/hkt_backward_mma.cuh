@@ -5,6 +5,8 @@
 //   dv += P^T dO        dk^(l) += a_l G^(l)^T q^(l)        dq^(l) += a_l G^(l) k^(l)        (times the scale)
 //
 // P and G go to shared memory, as operands of the second round of products, whose rows are spread over all warps.
+#pragma once
+
 #include <cmath>
 
 #include "cuda/device.h"
@@ -451,9 +453,11 @@ cudaError_t sum_weights(const HktProblem& p, const float* parts, int64_t blocks,
   return cudaGetLastError();
 }
 
+}  // namespace
+
 template <class T>
-cudaError_t launch(const HktProblem& p, const HktOutputs& o, const HktGradients& g, float* workspace,
-                   cudaStream_t stream) {
+cudaError_t hkt_backward_mma(const HktProblem& p, const HktOutputs& o, const HktGradients& g, float* workspace,
+                             cudaStream_t stream) {
   const int64_t lines = p.batch * p.heads * p.tokens, blocks = (p.tokens + kSide - 1) / kSide;
   Extra extra{workspace, workspace + lines, is_wide(p.v, p.value_size) && is_wide(g.dout, p.value_size)};
   for (int l = 0; l < p.levels; ++l)
@@ -477,24 +481,6 @@ cudaError_t launch(const HktProblem& p, const HktOutputs& o, const HktGradients&
   });
   if (e != cudaSuccess) return e;
   return sum_weights(p, extra.weight_parts, blocks, g, stream);
-}
-
-}  // namespace
-
-bool hkt_backward_fits_tensor_cores(const HktProblem& p) {
-  return with_tiles<__nv_bfloat16>(p, [](auto, auto) {});
-}
-
-size_t hkt_backward_workspace_tensor_cores(const HktProblem& p) {
-  const int64_t lines = p.batch * p.heads, blocks = (p.tokens + 127) / 128 * 8;  // the parts of the Hopper kernels
-  return static_cast<size_t>(lines * (p.tokens + blocks * kCudaLevels)) * sizeof(float);
-}
-
-cudaError_t hkt_backward_tensor_cores(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace,
-                                      cudaStream_t stream) {
-  auto* numbers = static_cast<float*>(workspace);
-  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, o, g, numbers, stream)
-                                     : launch<__half>(p, o, g, numbers, stream);
 }
 
 }  // namespace strata::cuda

@@ -1,6 +1,8 @@
 // HKT forward on tensor cores. A block has 128 queries, four warps of 32, and walks over tiles of 64 keys with an
 // online softmax; where shared memory is short, tiles are smaller. While the scores of a tile are computed its values
 // arrive, and while those are summed up the next keys do.
+#pragma once
+
 #include <cmath>
 
 #include "cuda/device.h"
@@ -242,23 +244,15 @@ bool with_tile(const HktProblem& p, const Run& run) {
          run_if_it_fits(Tile<T, 256, 128, 64, 32>());
 }
 
+}  // namespace
+
 template <class T>
-cudaError_t launch(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
+cudaError_t hkt_forward_mma(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
   bool wide = is_wide(p.v, p.value_size) && is_wide(o.out, p.value_size);
   for (int l = 0; l < p.levels; ++l) wide = wide && is_wide(p.q[l], p.head_size) && is_wide(p.k[l], p.head_size);
   cudaError_t e = cudaErrorInvalidConfiguration;
   with_tile<T>(p, [&](auto tile) { e = launch<decltype(tile)>(p, o, wide, stream); });
   return e;
-}
-
-}  // namespace
-
-bool hkt_forward_fits_tensor_cores(const HktProblem& p) {
-  return with_tile<__nv_bfloat16>(p, [](auto) {});
-}
-
-cudaError_t hkt_forward_tensor_cores(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
-  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, o, stream) : launch<__half>(p, o, stream);
 }
 
 }  // namespace strata::cuda
