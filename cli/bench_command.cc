@@ -1,4 +1,7 @@
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdio>
 
 #include "bench/report.h"
 #include "bind.h"
@@ -42,9 +45,23 @@ struct State {
   bench::Arguments arguments;
 };
 
+// Figures mean little without what they were measured on.
+void print_machine(const State& state) {
+  const Json info = system_info();
+  const std::string blas = info["openblas"];
+  fmt::print("{}; {} threads; {}; torch {}, BLAS {}{}\n", info["cpu"].get<std::string>(), state.arguments.threads,
+             info["instruction_set"].get<std::string>(), info["torch"].get<std::string>(),
+             blas.empty() ? "not OpenBLAS" : "OpenBLAS for " + blas,
+             info.contains("gpu") ? "; " + info["gpu"].get<std::string>() : "");
+  for (const auto& [name, value] : info["settings"].items()) fmt::print("{}={}\n", name, value.get<std::string>());
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
 void run(const State& state) {
   set_threads(state.arguments.threads);
   const bool cuda = state.device == "cuda";
+  print_machine(state);
   for (const Bench& one : kBenches) {
     const bool named = std::find(state.which.begin(), state.which.end(), one.name) != state.which.end();
     if (!named && !state.which.empty()) continue;

@@ -6,6 +6,9 @@
 """
 
 from strata import _library
+
+_library.load()  # first: it prepares the machine for torch, which the others import
+
 from strata.hkt import FlatAttention, HktAttention
 from strata.hkt_cache import HktCache
 from strata.hsa import HsaAttention, HsaStreamCache
@@ -43,5 +46,3 @@ __all__ = [
     "save_safetensors",
     "window_family",
 ]
-
-_library.load()

@@ -37,17 +37,17 @@ def find():
 
 
 def settle_host(core):
-    """Sets the environment variables without which torch crashes or is slow on this machine, or warns where it is too
-    late (include/strata/host.h). core: libstrata.so, which needs no torch."""
+    """Sets or asks for the environment variables without which torch crashes or is slow on this machine
+    (include/strata/host.h). core: libstrata.so, which needs no torch."""
     missing = ctypes.CDLL(str(core)).strata_missing_host_settings
     missing.restype = ctypes.c_char_p
     for line in missing().decode().splitlines():
         name, value, reason = line.split("\t")
-        if "torch" not in sys.modules:
-            os.environ[name] = value
-            continue
+        os.environ[name] = value  # for oneDNN, which reads it at its first product, and for child processes
+        if name == "ONEDNN_MAX_CPU_ISA" and "torch" not in sys.modules:
+            continue  # in time
         warnings.warn(
-            f"strata: {reason}. Set it before Python starts: export {name}={value}, or import strata before torch",
+            f"strata: {reason}. It may be too late to change it in this process; set it before Python starts: export {name}={value}",
             RuntimeWarning,
             stacklevel=4,
         )
@@ -57,11 +57,9 @@ def load():
     path = find()
     core = path.with_name("libstrata.so")
     settle_host(core)  # before torch, unless the caller has imported it
-    torch_came_first = "torch" in sys.modules
     import torch
 
-    if not torch_came_first:
-        settle_host(core)  # only now OpenBLAS is loaded and says what it chose
+    settle_host(core)  # by now OpenBLAS is loaded and says what it chose
     try:
         torch.ops.load_library(str(path))
     except OSError as error:

@@ -83,8 +83,8 @@ void run_hkt_forward(const Tensor& like, const HktProblem& p, const HktOutputs& 
   if (!like.is_cuda()) return throw_if_failed(hkt_forward(p, o));
   if (like.element_size() == 2 && !cuda::hkt_runs_on_tensor_cores(p))
     TORCH_WARN_ONCE("strata: HKT with ", p.levels, " levels and heads of ", p.head_size,
-                    " channels runs on CUDA's plain kernels, much slower than on tensor cores; those take up to 5 "
-                    "levels, 3 with heads over 128 channels");
+                    " channels runs on CUDA's plain kernels, hundreds of times slower than on tensor cores; those "
+                    "take up to 5 levels, as far as this GPU's shared memory holds their tiles");
   const c10::cuda::CUDAGuard device(like.device());
   throw_if_failed(cuda::hkt_forward(p, o, stream_of(like)));
 }

@@ -42,6 +42,11 @@ def test_before_after_curve_and_page(rows):
     for one, other in zip(late, auto):
         assert other["attention_share"] <= one["attention_share"] + 0.02
     assert [row["tokens"] for row in data["time"]] == [8, 64] and "model" not in data["time"][1], "the model has fewer positions"
+    record = data["record"]
+    assert record["command"] == "inject" and record["options"]["seed"] == 1 and record["options"]["cut"] == 0.2
+    assert record["options"]["lengths"] == [8, 64] and record["versions"] and record["started"] <= record["finished"]
+    assert [pathlib.Path(entry["path"]).name for entry in record["data"]][1:] == ["train.tsv", "test.tsv"]
+    assert all(len(entry["sha256"]) == 64 for entry in record["data"]) and record["data"][0]["files"] >= 3
     shown = page(pathlib.Path("out/inject.html"))
     assert shown["inject"] == data and shown["kind"] == "inject"
     subprocess.run([STRATA, "report", "out"], check=True)

@@ -172,6 +172,57 @@ def test_compare_resumes_and_reports(home):
     assert "seeds is 2 there and 3 here" in strata(*[{"2": "3"}.get(a, a) if args[i - 1] == "--seeds" else a for i, a in enumerate(args)], code=4)
 
 
+def test_every_command_leaves_its_record(home):
+    """Options, versions, machine, digests of the data, start and end: by `train`, by runs of `compare`, by `inspect` and `eval`."""
+    rows = "".join(f"{'good' if i % 2 else 'bad'}\tfilm {i}\n" for i in range(60))
+    (home / "t.tsv").write_text("label\ttext\n" + rows)
+    task = ["--task", "table", "--data", "t.tsv", "--model-size", "8", "--heads", "2", "--epochs", "1", "--batch", "16"]
+    strata("train", *task, "--folder", "run", "--quiet")
+    strata("compare", "--attentions", "flat", "hsa", "--seeds", "2", "--seed", "5", *task, "--folder", "cmp", "--quiet")
+    inspected = json.loads(strata("inspect", "run", "--samples", "2", "--json", "--quiet"))
+    evaluated = json.loads(strata("eval", "run", "--json"))
+    digest = hashlib.sha256((home / "t.tsv").read_bytes()).hexdigest()
+    entry = {"path": str(home / "t.tsv"), "bytes": (home / "t.tsv").stat().st_size, "sha256": digest}
+    info = json.loads(strata("info", "--json"))
+    records = [json.load(open(home / "run/run.json")), json.load(open(home / "cmp/flat-seed5/run.json")), inspected["record"], evaluated["record"]]
+    assert [record["command"] for record in records] == ["train", "train", "inspect", "eval"]
+    for record in records:
+        assert record["versions"] == {"strata": info["strata"], "torch": info["torch"], "instruction_set": info["instruction_set"]}
+        assert record["machine"]["cpu"] == info["cpu"] and record["machine"]["device"] == "cpu"
+        assert entry in record["data"] and record["started"] <= record["finished"] and record["started"].endswith("Z")
+        assert record["options"]
+    model = hashlib.sha256((home / "run/best.safetensors").read_bytes()).hexdigest()
+    assert [file["sha256"] for file in evaluated["record"]["data"]] == [digest, model]
+    compared = json.load(open(home / "cmp/results.json"))["record"]
+    assert compared["command"] == "compare" and compared["data"] == [entry] and len(compared["computed_on"]) == 1
+    assert compared["started"] <= compared["finished"]
+    seeds = [line.split(",")[1] for line in open(home / "cmp/results.csv").readlines()[1:]]
+    assert seeds == ["5", "6", "5", "6"]
+
+
+def test_resuming_is_recorded(home):
+    running = subprocess.Popen([STRATA, "train", *TINY, "--epochs", "20", "--folder", "run"], stderr=subprocess.PIPE, text=True)
+    while not (home / "run/metrics.jsonl").exists():
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=60)
+    before = json.load(open(home / "run/run.json"))
+    assert "finished" not in before and "resumed" not in before
+    strata("train", "--resume", "run", "--quiet")
+    after = json.load(open(home / "run/run.json"))
+    assert after["started"] == before["started"] and len(after["resumed"]) == 1 and after["resumed"][0]["versions"] == before["versions"]
+    assert after["finished"] >= after["resumed"][0]["at"]
+
+
+def test_flat_attention_takes_the_input_filter(home):
+    parameters = []
+    for extra in ([], ["--input-filter"]):
+        folder = f"run{len(parameters)}"
+        parameters.append(json.loads(strata("train", "--attention", "flat", *extra, *TINY, "--steps", "2", "--json", "--quiet", "--folder", folder))["parameters"])
+    layers, taps, size = 2, 3, 16
+    assert parameters[1] - parameters[0] == layers * taps * size
+
+
 def test_compare_stops_when_its_minutes_are_over(home):
     args = ["compare", "--attentions", "flat", "hkt", "--seeds", "1", *TINY[:-2], "--epochs", "6", "--folder", "cmp", "--jobs", "1"]
     message = strata(*args, "--minutes", "0.001", code=130)

@@ -191,6 +191,9 @@ TEST(Compare, SummaryTablesAndVerdictsAgree) {
   EXPECT_NE(table.find("| hkt - flat | +9.30 | +4.64 .. +13.96 | 8.59 | 0.0133 |"), std::string::npos) << table;
   EXPECT_EQ(verdicts(results).at(0), "hkt beats flat by 9.30 (p = 0.0133, 95% interval +4.64 .. +13.96)");
   EXPECT_NE(to_csv(results).find("hkt,3,45.7,52,110,1.3125,12"), std::string::npos) << to_csv(results);
+  Json later = results;  // seeds are numbered from --seed on
+  later["first_seed"] = 7;
+  EXPECT_NE(to_csv(later).find("hkt,9,45.7,52,110,1.3125,12"), std::string::npos) << to_csv(later);
 }
 
 TEST(Compare, VerdictsOfDoubtAndOfSingleSeeds) {

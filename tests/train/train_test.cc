@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "data/task.h"
+#include "model/embedding.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
 #include "train/setup.h"
@@ -44,6 +45,20 @@ using Runs = WithCache;
 
 ModelCard tiny_card(const std::string& attention, const TaskData& data) {
   return make_card(tiny_config(attention), data);
+}
+
+// Equals torch's own embedding, values and gradient, for tokens that repeat, miss and fill a batch.
+TEST(Embedding, EqualsTorch) {
+  torch::manual_seed(2);
+  Tensor ours = torch::randn({11, 6}).set_requires_grad(true), theirs = ours.detach().clone().set_requires_grad(true);
+  const Tensor tokens = torch::randint(0, 10, {5, 40}), gradient = torch::randn({5, 40, 6});
+  const Tensor out = embed_tokens(ours, tokens), expected = torch::embedding(theirs, tokens);
+  EXPECT_TRUE(torch::equal(out, expected));
+  out.backward(gradient);
+  expected.backward(gradient);
+  EXPECT_TRUE(torch::allclose(ours.grad(), theirs.grad(), 1e-5, 1e-6));
+  EXPECT_EQ(ours.grad()[10].abs().sum().item<float>(), 0) << "a word that does not appear";
+  EXPECT_FALSE(at::globalContext().deterministicAlgorithms()) << "the user's choice is kept";
 }
 
 // The outputs of one row must not depend on the rows beside it, which only add padding.
