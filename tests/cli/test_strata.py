@@ -111,10 +111,8 @@ def test_starts_anew_with_its_arguments(home):
     assert done.returncode == 4 and "a run: there is no such file" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-@pytest.mark.parametrize("attention", ["hkt", "hsa"])
-def test_resume_goes_on_to_the_same_bits(home, attention, how):
-    args = ["--attention", attention, *TINY, "--epochs", "10", "--eval-every", "20", "--log-every", "7", "--save-seconds", "0", "--hide", "0.1"]
+def stopped_and_resumed(home, how, args):
+    """A whole run, and one that is stopped by a signal and resumed, in the folders whole and parts."""
     strata("train", *args, "--folder", "whole")
     running = subprocess.Popen([STRATA, "train", *args, "--folder", "parts"], stderr=subprocess.PIPE, text=True)
     while not (home / "parts/metrics.jsonl").exists() or len(open(home / "parts/metrics.jsonl").readlines()) < 6:
@@ -126,6 +124,26 @@ def test_resume_goes_on_to_the_same_bits(home, attention, how):
     if how == signal.SIGINT:
         assert running.returncode == 130 and "strata train --resume parts" in message
     strata("train", "--resume", "parts")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("attention", ["hkt", "hsa"])
+def test_resume_goes_on_to_the_same_bits(home, attention, how):
+    stopped_and_resumed(home, how, ["--attention", attention, *TINY, "--epochs", "10", "--eval-every", "20", "--log-every", "7", "--save-seconds", "0",
+                                    "--hide", "0.1"])
+    same_run(home / "whole", home / "parts")
+
+
+@pytest.mark.parametrize("attention", ["flat", "hkt", "hkt --filters dense", "hsa"])
+def test_runs_on_a_gpu_repeat_and_resume_to_the_same_bits(home, attention):
+    if "cuda" not in json.loads(strata("info", "--json"))["devices"]:
+        pytest.skip("there is no GPU here, or this build has no CUDA kernels")
+    # Batches of the size of real ones: with few tokens, torch's atomics come in order by themselves.
+    args = ["--attention", *attention.split(), "--device", "cuda", "--precision", "bf16", "--batch", "256", "--train-rows", "4096", "--valid-rows", "256",
+            "--test-rows", "256", "--model-size", "128", "--epochs", "12", "--eval-every", "40", "--log-every", "7", "--save-seconds", "0"]
+    stopped_and_resumed(home, signal.SIGKILL, args)
+    strata("train", *args, "--folder", "again")
+    same_run(home / "whole", home / "again")
     same_run(home / "whole", home / "parts")
 
 
