@@ -33,8 +33,8 @@ STRATA_API void limit_shared_memory(int bytes);
 STRATA_API std::string device_name();  // of the current device; empty where there is none to run on
 
 // bfloat16 and float16 with 1 to 5 levels run on tensor cores, where their tiles fit into the chip's shared memory
-// (docs/PERFORMANCE.md); float32, float64 and more levels on plain kernels, much slower. With a bias gradient the bias must not broadcast: dbias has one place
-// per batch and head. `workspace` is device memory.
+// (docs/PERFORMANCE.md); float32, float64 and more levels on plain kernels, much slower. With a bias gradient the bias
+// must not broadcast: dbias has one place per batch and head. `workspace` is device memory.
 STRATA_API bool hkt_runs_on_tensor_cores(const HktProblem& problem);
 STRATA_API Status hkt_forward(const HktProblem& problem, const HktOutputs& outputs, Stream stream);
 STRATA_API size_t hkt_backward_workspace(const HktProblem& problem);  // bytes
