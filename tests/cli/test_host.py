@@ -5,7 +5,7 @@ import os
 import subprocess
 
 from fake_host import HIDDEN_TILES, old_openblas
-from test_strata import STRATA, TINY, home  # noqa: F401 (home is a fixture)
+from support import STRATA, TINY, home  # noqa: F401 (home is a fixture)
 
 
 def run(*arguments, **environment):

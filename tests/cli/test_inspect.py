@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from test_strata import TINY, home, strata  # noqa: F401 (home is a fixture)
+from support import TINY, home, strata  # noqa: F401 (home is a fixture)
 
 
 def set_weights(path, name, value, first, last):

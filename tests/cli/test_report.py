@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from test_strata import TINY, strata
+from support import TINY, strata
 
 
 @pytest.fixture(scope="module")

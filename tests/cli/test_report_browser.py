@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from test_report import folders, page  # noqa: F401 (folders is a fixture)
-from test_strata import strata
+from support import strata
 
 try:
     from selenium import webdriver
