@@ -79,7 +79,7 @@ lint: ## Check formatting and run clang-tidy
 	@tools/setup.sh lint
 	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror
 	@cmake --preset core -B build/lint > /dev/null
-	@git ls-files 'src/core/*.cc' 'src/cpu/*.cc' 'src/ref/*.cc' 'src/util/*.cc' 'src/data/*.cc' | xargs -P $(JOBS) -n 1 clang-tidy --quiet -p build/lint 2>&1 | grep -v 'warnings generated'; \
+	@git ls-files 'src/base/*.cc' 'src/cpu/*.cc' 'src/ref/*.cc' 'src/util/*.cc' 'src/data/*.cc' | xargs -P $(JOBS) -n 1 clang-tidy --quiet -p build/lint 2>&1 | grep -v 'warnings generated'; \
 	  test $${PIPESTATUS[1]} -eq 0 && echo "lint: clean"
 
 clean: ## Remove build/

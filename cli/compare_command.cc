@@ -3,8 +3,8 @@
 #include "bind.h"
 #include "commands.h"
 #include "report/report.h"
-#include "train/compare.h"
-#include "train/interrupt.h"
+#include "compare/compare.h"
+#include "util/interrupt.h"
 #include "util/error.h"
 
 namespace strata {

@@ -10,7 +10,7 @@
 #include "data/generate.h"
 #include "data/listops.h"
 #include "data/task.h"
-#include "train/progress.h"
+#include "util/progress.h"
 #include "util/error.h"
 
 namespace strata {

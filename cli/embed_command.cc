@@ -6,7 +6,7 @@
 #include "bind.h"
 #include "commands.h"
 #include "inject/embed.h"
-#include "train/progress.h"
+#include "util/progress.h"
 #include "train/system.h"
 #include "train/use_model.h"
 #include "util/error.h"

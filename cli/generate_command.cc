@@ -5,8 +5,8 @@
 #include "bind.h"
 #include "commands.h"
 #include "generate/generator.h"
-#include "train/interrupt.h"
-#include "train/progress.h"
+#include "util/interrupt.h"
+#include "util/progress.h"
 #include "train/system.h"
 #include "util/error.h"
 

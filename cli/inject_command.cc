@@ -6,7 +6,7 @@
 #include "commands.h"
 #include "inject/experiment.h"
 #include "report/report.h"
-#include "train/interrupt.h"
+#include "util/interrupt.h"
 #include "train/system.h"
 #include "util/error.h"
 

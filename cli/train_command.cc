@@ -6,8 +6,8 @@
 #include "commands.h"
 #include "data/task.h"
 #include "report/report.h"
-#include "train/interrupt.h"
-#include "train/progress.h"
+#include "util/interrupt.h"
+#include "util/progress.h"
 #include "train/trainer.h"
 #include "util/error.h"
 

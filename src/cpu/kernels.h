@@ -32,7 +32,7 @@ extern const CpuKernels kKernels;
 }
 #endif
 
-// Those of the current instruction set (src/core/cpu.cc).
+// Those of the current instruction set (src/cpu/cpu.cc).
 const CpuKernels& cpu_kernels();
 int threads_or_default(int threads);
 Status kernel_status(bool had_memory, const char* mechanism);

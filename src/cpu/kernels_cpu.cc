@@ -1,4 +1,4 @@
-// The table of this instruction set's kernels, which src/core/cpu.cc chooses from.
+// The table of this instruction set's kernels, which src/cpu/cpu.cc chooses from.
 #include "cpu/hkt_cpu_kernels.h"
 #include "cpu/hsa_cpu_kernels.h"
 #include "cpu/kernels.h"

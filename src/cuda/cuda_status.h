@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "core/text.h"
+#include "base/text.h"
 
 namespace strata::cuda {
 

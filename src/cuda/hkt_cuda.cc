@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/hkt_check.h"
+#include "base/hkt_check.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
 #include "cuda/hkt_cuda_kernels.h"

@@ -1,5 +1,5 @@
 // The public calls for HSA on CUDA: check, launch.
-#include "core/hsa_check.h"
+#include "base/hsa_check.h"
 #include "cuda/cuda_status.h"
 #include "cuda/hsa_cuda_kernels.h"
 #include "strata/cuda.h"

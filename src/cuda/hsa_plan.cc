@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/hsa_check.h"
-#include "core/text.h"
+#include "base/hsa_check.h"
+#include "base/text.h"
 #include "strata/cuda.h"
 
 namespace strata::cuda {

@@ -3,7 +3,7 @@
 // on tensor cores. Everything has one owner, so that results are the same from run to run.
 #include <cmath>
 
-#include "core/hsa_stream_check.h"
+#include "base/hsa_stream_check.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
 #include "cuda/hsa_stream.cuh"

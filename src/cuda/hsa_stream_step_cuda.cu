@@ -3,7 +3,7 @@
 // last.
 #include <cmath>
 
-#include "core/hsa_stream_check.h"
+#include "base/hsa_stream_check.h"
 #include "cuda/common.cuh"
 #include "cuda/cuda_status.h"
 #include "strata/cuda.h"

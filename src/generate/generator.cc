@@ -10,11 +10,11 @@
 #include "hub/pretrained.h"
 #include "inject/plan.h"
 #include "model/hsa_attention.h"
+#include "model/model_file.h"
 #include "tokenizer/tokenizer.h"
 #include "torch/hsa_op.h"
-#include "train/checkpoint.h"
-#include "train/interrupt.h"
 #include "util/error.h"
+#include "util/interrupt.h"
 
 namespace strata {
 

@@ -7,9 +7,9 @@
 #include "inject/linear_head.h"
 #include "inject/plan.h"
 #include "inject/timing.h"
-#include "train/interrupt.h"
 #include "train/record.h"
 #include "util/error.h"
+#include "util/interrupt.h"
 
 namespace strata {
 namespace {

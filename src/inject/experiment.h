@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "train/progress.h"
 #include "util/options.h"
+#include "util/progress.h"
 
 namespace strata {
 

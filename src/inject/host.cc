@@ -5,9 +5,9 @@
 #include "data/task.h"
 #include "data/trees.h"
 #include "data/words.h"
-#include "hub/inject.h"
+#include "inject/inject.h"
 #include "model/hkt_attention.h"
-#include "train/checkpoint.h"
+#include "model/model_file.h"
 #include "util/error.h"
 
 namespace strata {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "hub/inject.h"
+#include "inject/inject.h"
 #include "inject/tree_recipe.h"
 
 namespace strata {

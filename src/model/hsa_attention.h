@@ -76,7 +76,4 @@ class STRATA_API HsaAttentionImpl : public torch::nn::Cloneable<HsaAttentionImpl
 };
 TORCH_MODULE(HsaAttention);
 
-// E for sinusoidal positions, (tables, places, places): table 0 is a sequence, table w a grid of width w.
-STRATA_API torch::Tensor sinusoidal_positions(int64_t tables, int64_t places);
-
 }  // namespace strata

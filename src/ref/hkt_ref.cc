@@ -4,8 +4,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/hkt_check.h"
-#include "core/text.h"
+#include "base/hkt_check.h"
+#include "base/text.h"
 
 namespace strata {
 namespace {

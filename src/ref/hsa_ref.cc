@@ -4,8 +4,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/hsa_check.h"
-#include "core/text.h"
+#include "base/hsa_check.h"
+#include "base/text.h"
 
 namespace strata {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "train/compare.h"
+#include "compare/compare.h"
 #include "train/metrics.h"
 #include "util/error.h"
 

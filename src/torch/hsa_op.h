@@ -50,6 +50,9 @@ struct TreeChoice {
 STRATA_API TreeChoice best_tree(const at::Tensor& q, const at::Tensor& k, at::TensorList candidates,
                                 const HsaOptions& options = {}, c10::optional<int64_t> max_cost = c10::nullopt);
 
+// E for sinusoidal positions, (tables, places, places): table 0 is a sequence, table w a grid of width w.
+STRATA_API at::Tensor sinusoidal_positions(int64_t tables, int64_t places);
+
 struct HsaStreamOptions {
   int64_t branching = 16;
   c10::optional<at::Tensor> weights = c10::nullopt;    // (B, T)

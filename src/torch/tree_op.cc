@@ -1,5 +1,6 @@
 // Trees for Python: builders that return the encoded tensor, and what one asks of a tree.
-#include "model/hsa_attention.h"
+#include <cmath>
+
 #include "strata/document.h"
 #include "strata/tree.h"
 #include "torch/compat.h"
@@ -106,5 +107,30 @@ TORCH_LIBRARY_FRAGMENT(strata, m) {
   m.def("sinusoidal_positions(int tables, int places) -> Tensor", sinusoidal_positions);
 }
 
+// cos(angle * distance) over a range of wavelengths, averaged: the inner product of sinusoidal vectors.
+double closeness(double distance) {
+  constexpr int kWaves = 8;
+  double sum = 0;
+  for (int wave = 0; wave < kWaves; ++wave)
+    sum += std::cos(distance * std::pow(10000.0, -static_cast<double>(wave) / kWaves));
+  return sum / kWaves;
+}
+
 }  // namespace
+
+Tensor sinusoidal_positions(int64_t tables, int64_t places) {
+  Tensor table = at::empty({tables, places, places});
+  auto at = table.accessor<float, 3>();
+  for (int64_t kind = 0; kind < tables; ++kind) {
+    const int64_t width = kind == 0 ? places : kind;  // a sequence is one row
+    for (int64_t c = 0; c < places; ++c) {
+      for (int64_t b = 0; b < places; ++b) {
+        const double rows = static_cast<double>(c / width - b / width),
+                     columns = static_cast<double>(c % width - b % width);
+        at[kind][c][b] = static_cast<float>(c == b ? 0.0 : (closeness(rows) + closeness(columns)) / 2);
+      }
+    }
+  }
+  return table;
+}
 }  // namespace strata

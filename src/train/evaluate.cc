@@ -6,8 +6,8 @@
 
 #include "torch/compat.h"
 #include "torch/hsa_op.h"
-#include "train/interrupt.h"
 #include "util/error.h"
+#include "util/interrupt.h"
 
 namespace strata {
 

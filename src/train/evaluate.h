@@ -4,8 +4,9 @@
 #include <torch/torch.h>
 
 #include "data/loader.h"
+#include "data/config.h"
+#include "model/model_file.h"
 #include "model/sequence_model.h"
-#include "train/checkpoint.h"
 
 namespace strata {
 

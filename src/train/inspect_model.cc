@@ -8,9 +8,9 @@
 #include "inspect/inspect_hsa.h"
 #include "inspect/pictures.h"
 #include "train/evaluate.h"
-#include "train/progress.h"
 #include "train/record.h"
 #include "util/error.h"
+#include "util/progress.h"
 
 namespace strata {
 namespace {

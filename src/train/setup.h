@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "data/dataset.h"
-#include "train/checkpoint.h"
+#include "model/model_file.h"
 #include "train/config.h"
 
 namespace strata {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "data/dataset.h"
-#include "train/checkpoint.h"
+#include "model/model_file.h"
 
 namespace strata {
 

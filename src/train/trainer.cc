@@ -11,15 +11,15 @@
 #include "train/adamw.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
-#include "train/interrupt.h"
 #include "train/metrics.h"
-#include "train/progress.h"
 #include "train/record.h"
 #include "train/schedule.h"
 #include "train/setup.h"
 #include "train/system.h"
 #include "train/track.h"
 #include "util/error.h"
+#include "util/interrupt.h"
+#include "util/progress.h"
 #include "util/random.h"
 
 namespace strata {

@@ -7,10 +7,10 @@
 #include "data/task.h"
 #include "data/words.h"
 #include "train/evaluate.h"
-#include "train/progress.h"
 #include "train/record.h"
 #include "train/trainer.h"
 #include "util/error.h"
+#include "util/progress.h"
 
 namespace strata {
 

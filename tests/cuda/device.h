@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/array.h"
+#include "cases/array.h"
 #include "strata/cuda.h"
 
 #define STRATA_NEEDS_GPU() \

@@ -1,5 +1,5 @@
 // HKT on the GPU: the same table of cases as on the CPU, against the float64 reference.
-#include "core/hkt_plain.h"
+#include "cases/hkt_plain.h"
 #include "cuda/device.h"
 
 namespace strata::test {

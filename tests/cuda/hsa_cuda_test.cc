@@ -1,6 +1,6 @@
 // HSA on the GPU: the same trees as on the CPU, against the float64 reference.
-#include "core/hkt_plain.h"
-#include "core/hsa_cases.h"
+#include "cases/hkt_plain.h"
+#include "cases/hsa_cases.h"
 #include "cuda/device.h"
 
 namespace strata::test {

@@ -1,6 +1,6 @@
 // Streaming HSA on the GPU: the CPU's table of cases, against the float64 reference.
-#include "core/hkt_plain.h"
-#include "core/hsa_stream_case.h"
+#include "cases/hkt_plain.h"
+#include "cases/hsa_stream_case.h"
 #include "cuda/device.h"
 
 namespace strata::test {

@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <fstream>
 
-#include "train/compare.h"
+#include "compare/compare.h"
 #include "train/event_file.h"
 #include "train/metrics.h"
-#include "train/progress.h"
+#include "util/progress.h"
 #include "train/schedule.h"
 #include "util/error.h"
 #include "util/statistics.h"

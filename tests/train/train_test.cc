@@ -7,7 +7,7 @@
 
 #include "data/task.h"
 #include "model/embedding.h"
-#include "train/checkpoint.h"
+#include "model/model_file.h"
 #include "train/evaluate.h"
 #include "train/setup.h"
 #include "train/trainer.h"

@@ -1,0 +1,136 @@
+#include "base/hsa_check.h"
+
+#include <cmath>
+#include <utility>
+
+#include "base/text.h"
+#include "strata/hkt.h"
+
+namespace strata {
+namespace {
+
+double weight_at(const HsaProblem& p, int64_t n, int64_t t) {
+  const int64_t at = p.batch_of[n] * p.weights.stride[0] + (p.first_token[n] + t) * p.weights.stride[2];
+  return p.dtype == DType::kFloat64 ? static_cast<const double*>(p.weights.data)[at]
+                                    : static_cast<const float*>(p.weights.data)[at];
+}
+
+Status check_tree(const HsaProblem& p, int64_t n) {
+  const TreeView& tree = p.trees[n];
+  if (tree.tokens > 0 && tree.families == 0)
+    return invalid("trees[", n, "]: has tokens but no root; build it with Tree");
+  // What a Tree guarantees, as far as memory safety needs it: a view may have been made by hand.
+  int64_t next_family = 1, tokens = 0;
+  for (int64_t f = 0; f < tree.families; ++f) {
+    if (tree.child_begin[f] < 0 || tree.child_begin[f] >= tree.child_begin[f + 1] ||
+        tree.child_begin[f + 1] > tree.child_begin[tree.families]) {
+      return invalid("trees[", n, "]: family ", f, " has no children, or its offsets go backwards; build it with Tree");
+    }
+    for (int32_t at = tree.child_begin[f]; at < tree.child_begin[f + 1]; ++at) {
+      const int32_t child = tree.children[at];
+      if (child < 0 ? ~child != next_family++ : child >= tree.tokens) {
+        return invalid("trees[", n, "]: child ", at - tree.child_begin[f], " of family ", f,
+                       " is out of order or range; build it with Tree");
+      }
+      tokens += child >= 0;
+    }
+  }
+  if (tree.families > 0 && (next_family != tree.families || tokens != tree.tokens)) {
+    return invalid("trees[", n, "]: ", next_family, " families and ", tokens,
+                   " tokens are reached from the root, expected ", tree.families, " and ", tree.tokens,
+                   "; build it with Tree");
+  }
+  if (p.batch_of[n] < 0 || p.first_token[n] < 0) {
+    return invalid("batch_of, first_token: expected 0 or more, got ", p.batch_of[n], " and ", p.first_token[n],
+                   " for sequence ", n);
+  }
+  return {};
+}
+
+// What the position table and the weights must be for a sequence.
+Status check_numbers(const HsaProblem& p, int64_t n) {
+  const TreeView& tree = p.trees[n];
+  if (p.positions != nullptr) {
+    for (int64_t f = 0; f < tree.families; ++f) {
+      const int64_t size = tree.child_begin[f + 1] - tree.child_begin[f];
+      if (tree.kind[f] >= p.kinds) {
+        return invalid("positions: family ", f, " of sequence ", n, " wants table ", tree.kind[f], " of ", p.kinds);
+      }
+      if (tree.kind[f] >= 0 && size > p.places) {
+        return invalid("positions: family ", f, " of sequence ", n, " has ", size, " children, the table has ",
+                       p.places, " places; use a larger table or make the family a set");
+      }
+    }
+  }
+  if (p.weights.data != nullptr) {
+    for (int64_t t = 0; t < tree.tokens; ++t) {
+      const double w = weight_at(p, n, t);
+      if (!(w >= 0) || std::isinf(w)) {
+        return invalid("weights: expected finite numbers of 0 or more, got ", w, " for token ", t, " of sequence ", n);
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status hsa_check_trees(const HsaProblem& p) {
+  for (int64_t n = 0; n < p.sequences; ++n) {
+    if (Status s = check_tree(p, n); !s.ok()) return s;
+  }
+  return {};
+}
+
+Status hsa_check(const HsaProblem& p, On on) {
+  auto missing = [](const char* name) { return invalid(name, ": expected a pointer to data, got null"); };
+  if (p.sequences < 0) return invalid("sequences: expected 0 or more, got ", p.sequences);
+  if (p.heads < 1) return invalid("heads: expected 1 or more, got ", p.heads);
+  if (p.head_size < 1 || p.head_size > kMaxHeadSize)
+    return invalid("head_size: expected 1 to ", kMaxHeadSize, ", got ", p.head_size);
+  if (p.value_size < 1 || p.value_size > kMaxHeadSize) {
+    return invalid("value_size: expected 1 to ", kMaxHeadSize, ", got ", p.value_size);
+  }
+  if (p.dtype != DType::kFloat32 && p.dtype != DType::kFloat64 && p.dtype != DType::kBFloat16 &&
+      (on == On::kHost || p.dtype != DType::kFloat16)) {
+    return invalid("dtype: expected kFloat32, kFloat64 or kBFloat16 (on CUDA also kFloat16), got ",
+                   static_cast<int>(p.dtype));
+  }
+  if (!std::isfinite(p.scale)) return invalid("scale: expected a finite number, got ", p.scale);
+  if (p.threads < 0) return invalid("threads: expected 0 (automatic) or more, got ", p.threads);
+  if (p.sequences == 0) return {};
+  if (p.trees == nullptr) return missing("trees");
+  if (p.batch_of == nullptr) return missing("batch_of");
+  if (p.first_token == nullptr) return missing("first_token");
+  int64_t tokens = 0;
+  for (int64_t n = 0; n < p.sequences; ++n) {
+    tokens += p.trees[n].tokens;
+    if (on == On::kDevice) continue;  // its trees were checked when the plan was made
+    if (Status s = check_tree(p, n); !s.ok()) return s;
+    if (Status s = check_numbers(p, n); !s.ok()) return s;
+  }
+  if (tokens == 0) return {};
+  if (p.q.data == nullptr) return missing("q");
+  if (p.k.data == nullptr) return missing("k");
+  return {};
+}
+
+Status hsa_check(const HsaGradients& g, const HsaProblem& p) {
+  int64_t tokens = 0;
+  for (int64_t n = 0; n < p.sequences; ++n) tokens += p.trees[n].tokens;
+  if (g.dpositions != nullptr && p.positions == nullptr)
+    return invalid("dpositions: expected null, because there are no positions");
+  if (g.dweights.data != nullptr && p.weights.data == nullptr)
+    return invalid("dweights: expected null, because there are no weights");
+  if (g.dkey_bias.data != nullptr && p.key_bias.data == nullptr)
+    return invalid("dkey_bias: expected null, because there is no key_bias");
+  if (tokens == 0) return {};
+  const std::pair<const char*, const void*> needed[] = {
+      {"v", p.v.data}, {"dout", g.dout.data}, {"dq", g.dq.data}, {"dk", g.dk.data}, {"dv", g.dv.data}};
+  for (const auto& [name, data] : needed) {
+    if (data == nullptr) return invalid(name, ": expected a pointer to data, got null; hsa_backward needs it");
+  }
+  return {};
+}
+
+}  // namespace strata

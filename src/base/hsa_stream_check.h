@@ -1,0 +1,12 @@
+#pragma once
+
+#include "base/on.h"
+#include "strata/hsa_stream.h"
+
+namespace strata {
+
+Status hsa_stream_check(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs, On on = On::kHost);
+Status hsa_stream_check(const HsaStreamGradients& gradients, const HsaStreamProblem& problem);
+Status hsa_stream_check(const HsaStreamStep& step);  // all but what `lengths` holds
+
+}  // namespace strata

@@ -1,0 +1,48 @@
+// Models on disk. A model file is a safetensors file whose header carries everything needed to use it.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "model/safetensors.h"
+#include "model/sequence_model.h"
+
+namespace strata {
+
+// What stands in the header beside the weights.
+struct ModelCard {
+  ModelConfig config;
+  ModelShape shape;
+  std::string task;
+  std::string tree;                 // kind of tree its rows have
+  std::vector<std::string> labels;  // of its classes
+  std::vector<std::string> words;   // its vocabulary, where tokens are words
+
+  Json to_json() const;
+  static ModelCard from_json(const Json& json, const std::string& where);
+};
+
+struct LoadedModel {
+  ModelCard card;
+  SequenceModel model{nullptr};
+};
+
+void save_model(const fs::path& path, const SequenceModel& model, const ModelCard& card);
+// A model file, or the best model in a run's folder. Throws output errors.
+fs::path model_file(const fs::path& path);
+LoadedModel load_model(const fs::path& path);
+
+// ---- for files that hold a model among other things (train/checkpoint.h). All throw output errors.
+
+inline constexpr const char* kCardKey = "strata.model";  // of the card in a file's header
+void save_tensors(const fs::path& path, const NamedTensors& tensors, const Metadata& metadata);
+SafetensorsFile load_tensors(const fs::path& path);
+Json header_json(const SafetensorsFile& file, const char* key, const fs::path& path);
+// Copies tensors named prefix + parameter name into the model; every name and shape must fit.
+void copy_weights(const std::map<std::string, torch::Tensor>& stored, const std::string& prefix, SequenceModel& model,
+                  const fs::path& path);
+
+}  // namespace strata

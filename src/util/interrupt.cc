@@ -1,0 +1,24 @@
+#include "util/interrupt.h"
+
+#include <csignal>
+
+namespace strata {
+namespace {
+
+volatile std::sig_atomic_t asked = 0;
+
+void on_signal(int signal) {
+  asked = 1;
+  std::signal(signal, SIG_DFL);
+}
+
+}  // namespace
+
+void watch_for_interrupts() {
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+}
+
+bool interrupted() { return asked != 0; }
+
+}  // namespace strata
