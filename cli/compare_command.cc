@@ -2,10 +2,10 @@
 
 #include "bind.h"
 #include "commands.h"
-#include "report/report.h"
 #include "compare/compare.h"
-#include "util/interrupt.h"
+#include "report/report.h"
 #include "util/error.h"
+#include "util/interrupt.h"
 
 namespace strata {
 namespace {

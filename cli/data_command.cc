@@ -10,8 +10,8 @@
 #include "data/generate.h"
 #include "data/listops.h"
 #include "data/task.h"
-#include "util/progress.h"
 #include "util/error.h"
+#include "util/progress.h"
 
 namespace strata {
 namespace {

@@ -6,10 +6,10 @@
 #include "bind.h"
 #include "commands.h"
 #include "inject/embed.h"
-#include "util/progress.h"
 #include "train/system.h"
 #include "train/use_model.h"
 #include "util/error.h"
+#include "util/progress.h"
 
 namespace strata {
 namespace {

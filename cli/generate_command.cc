@@ -5,10 +5,10 @@
 #include "bind.h"
 #include "commands.h"
 #include "generate/generator.h"
-#include "util/interrupt.h"
-#include "util/progress.h"
 #include "train/system.h"
 #include "util/error.h"
+#include "util/interrupt.h"
+#include "util/progress.h"
 
 namespace strata {
 namespace {

@@ -6,9 +6,9 @@
 #include "commands.h"
 #include "inject/experiment.h"
 #include "report/report.h"
-#include "util/interrupt.h"
 #include "train/system.h"
 #include "util/error.h"
+#include "util/interrupt.h"
 
 namespace strata {
 namespace {

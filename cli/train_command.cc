@@ -6,10 +6,10 @@
 #include "commands.h"
 #include "data/task.h"
 #include "report/report.h"
-#include "util/interrupt.h"
-#include "util/progress.h"
 #include "train/trainer.h"
 #include "util/error.h"
+#include "util/interrupt.h"
+#include "util/progress.h"
 
 namespace strata {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <torch/torch.h>
 
-#include "data/loader.h"
 #include "data/config.h"
+#include "data/loader.h"
 #include "model/model_file.h"
 #include "model/sequence_model.h"
 

@@ -8,9 +8,9 @@
 #include "compare/compare.h"
 #include "train/event_file.h"
 #include "train/metrics.h"
-#include "util/progress.h"
 #include "train/schedule.h"
 #include "util/error.h"
+#include "util/progress.h"
 #include "util/statistics.h"
 
 namespace strata {
