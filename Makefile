@@ -15,7 +15,8 @@ setup: ## Install what the build needs (Debian packages; needs root or sudo)
 # $(call configure,PRESET,FLAGS): says which compiler builds what, and all the rest only where it fails.
 configure = tools/configure.sh $(1) $(2) $(CMAKE_FLAGS)
 
-build: setup ## Build the libraries and the command into build/release
+build: ## Build the libraries and the command into build/release
+	@tools/setup.sh python
 	@$(call configure,release,-DSTRATA_BUILD_TESTS=OFF)
 	@cmake --build --preset release -j $(JOBS)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# setup.sh [GROUP ..]: installs Debian packages. Without a group, what the build and `make demo` need; `test`, `check`,
-# `lint` and `tsan` add what those targets need. Does nothing, quickly, when all of it is installed.
+# setup.sh [GROUP ..]: installs Debian packages. Without a group, what the build and `make demo` need; `python` adds torch
+# for Python; `test`, `check`, `lint` and `tsan` add what those targets need. Does nothing, quickly, when all of it is installed.
 set -euo pipefail
 
 packages=(
@@ -13,6 +13,7 @@ packages=(
 optional=()
 for group in "$@"; do
   case "$group" in
+    python) packages+=(python3 python3-torch) ;;
     test)
       packages+=(libgtest-dev python3 python3-numpy python3-pip python3-pytest python3-torch)
       optional+=(chromium chromium-driver python3-selenium)  # a browser for the reports; without it their tests are skipped
@@ -20,7 +21,7 @@ for group in "$@"; do
     check) packages+=(clang libclang-rt-14-dev) ;;  # libFuzzer
     lint) packages+=(clang-format clang-tidy) ;;
     tsan) packages+=(clang libclang-rt-14-dev libomp-dev) ;;
-    *) echo "setup: no such group: $group; there are test, check, lint and tsan" >&2; exit 2 ;;
+    *) echo "setup: no such group: $group; there are python, test, check, lint and tsan" >&2; exit 2 ;;
   esac
 done
 
