@@ -26,7 +26,7 @@ void bind_options(CLI::App& command, OptionTable& table, const std::set<std::str
           ->group(on ? "" : option.group);
       command
           .add_flag_callback(
-              "--no-" + option.flag().substr(2), [set] { set({"false"}); }, "Not: " + help)
+              "--no-" + option.flag().substr(2), [set] { set({"false"}); }, "Turn off: " + help)
           ->group(on ? option.group : "");
       continue;
     }
