@@ -1,41 +1,9 @@
 // HSA on the GPU: the same trees as on the CPU, against the float64 reference.
 #include "cases/hkt_plain.h"
-#include "cases/hsa_cases.h"
-#include "cuda/device.h"
+#include "cuda/hsa_on_gpu.h"
 
 namespace strata::test {
 namespace {
-
-template <class S>
-void run_on_gpu(HsaData<S>& d) {
-  Mirror mirror;
-  for (Array<S>* array : {&d.q, &d.k, &d.v, &d.out, &d.dout, &d.dq, &d.dk, &d.dv}) mirror.add(*array);
-  for (auto* array :
-       {&d.weights, &d.dweights, &d.key_bias, &d.dkey_bias, &d.positions, &d.dpositions, &d.score, &d.dscore})
-    mirror.add(*array);
-  HsaProblem p = d.problem();
-  HsaOutputs o = d.outputs();
-  HsaGradients g = d.gradients();
-  for (ConstView* view : {&p.q, &p.k, &p.v, &p.weights, &p.key_bias, &g.dout}) mirror.translate_view(*view);
-  for (View* view : {&o.out, &g.dq, &g.dk, &g.dv, &g.dweights, &g.dkey_bias}) mirror.translate_view(*view);
-  p.positions = mirror.translate(static_cast<const char*>(p.positions));
-  o.score = mirror.translate(static_cast<char*>(o.score));
-  g.dscore = mirror.translate(static_cast<const char*>(g.dscore));
-  g.dpositions = mirror.translate(static_cast<char*>(g.dpositions));
-  cuda::HsaPlan plan;
-  ASSERT_TRUE(cuda::hsa_plan(p, &plan).ok());
-  mirror.add(plan.numbers.data(), plan.numbers.size() * sizeof(int32_t));
-  const int32_t* numbers = mirror.translate(plan.numbers.data());
-  const Status forward =
-      cuda::hsa_forward(p, plan, numbers, o, mirror.scratch(cuda::hsa_forward_workspace(p, plan)), nullptr);
-  ASSERT_TRUE(forward.ok()) << forward.message();
-  const Status backward =
-      cuda::hsa_backward(p, plan, numbers, g, mirror.scratch(cuda::hsa_backward_workspace(p, plan)), nullptr);
-  ASSERT_TRUE(backward.ok()) << backward.message();
-  expect_cuda(cudaDeviceSynchronize());
-  for (Array<S>* array : {&d.out, &d.dq, &d.dk, &d.dv}) mirror.fetch(*array);
-  for (auto* array : {&d.dweights, &d.dkey_bias, &d.dpositions, &d.score}) mirror.fetch(*array);
-}
 
 class HsaCuda : public testing::TestWithParam<HsaCase> {
  protected:
@@ -55,20 +23,7 @@ class HsaCuda : public testing::TestWithParam<HsaCase> {
     }
   }
 };
-// What the table of the CPU has too little of: rows the tensor-core kernels take, with all terms.
-std::vector<HsaCase> gpu_cases() {
-  std::vector<HsaCase> cases = hsa_cases();
-  cases.push_back({"gpu_balanced_long", {700, 33}, Shape::kBalanced, 16, 3, 64, 64});
-  cases.push_back({"gpu_key_bias", {300, 17}, Shape::kBalanced, 16, 2, 64, 32, Domain::kSet, false, true});
-  cases.push_back({"gpu_wide_heads", {100, 50}, Shape::kBalanced, 8, 2, 128, 96, Domain::kSet, false, true});
-  cases.push_back({"gpu_weights", {120, 40}, Shape::kRandom, 7, 2, 32, 64, Domain::kSet, true, true});
-  cases.push_back({"gpu_positions", {90, 31}, Shape::kBalanced, 9, 2, 16, 16, Domain::kSequence, true, true});
-  cases.push_back({"gpu_causal", {200}, Shape::kBalanced, 16, 1, 64, 64, Domain::kSequence, false, true, true});
-  cases.push_back({"gpu_padded", {64, 0, 20}, Shape::kRandom, 6, 2, 64, 64, Domain::kSet, false, false, false, false});
-  cases.push_back({"gpu_one_family", {16, 9}, Shape::kStar, 1, 2, 64, 64});
-  return cases;
-}
-INSTANTIATE_TEST_SUITE_P(Cases, HsaCuda, testing::ValuesIn(gpu_cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, HsaCuda, testing::ValuesIn(hsa_gpu_cases()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(HsaCuda, Float64EqualsReference) { expect_close<double>(1e-10); }

@@ -1,48 +1,9 @@
 // Streaming HSA on the GPU: the CPU's table of cases, against the float64 reference.
 #include "cases/hkt_plain.h"
-#include "cases/hsa_stream_case.h"
-#include "cuda/device.h"
+#include "cuda/hsa_stream_on_gpu.h"
 
 namespace strata::test {
 namespace {
-
-template <class S>
-void run_on_gpu(StreamData<S>& d) {
-  Mirror mirror;
-  for (Array<S>* array : {&d.q, &d.k, &d.v, &d.out, &d.dout, &d.dq, &d.dk, &d.dv}) mirror.add(*array);
-  for (auto* array : {&d.lse, &d.dlse, &d.weights, &d.key_bias, &d.dkey_bias, &d.positions, &d.dpositions})
-    mirror.add(*array);
-  HsaStreamProblem p = d.problem();
-  HsaStreamOutputs o = d.outputs();
-  HsaStreamGradients g = d.gradients();
-  for (ConstView* view : {&p.q, &p.k, &p.v, &p.weights, &p.key_bias, &g.dout}) mirror.translate_view(*view);
-  for (View* view : {&o.out, &g.dq, &g.dk, &g.dv, &g.dkey_bias}) mirror.translate_view(*view);
-  p.positions = mirror.translate(static_cast<const char*>(p.positions));
-  o.lse = mirror.translate(static_cast<char*>(o.lse));
-  g.dlse = mirror.translate(static_cast<const char*>(g.dlse));
-  g.dpositions = mirror.translate(static_cast<char*>(g.dpositions));
-  const Status forward = cuda::hsa_stream_forward(p, o, mirror.scratch(cuda::hsa_stream_forward_workspace(p)), nullptr);
-  ASSERT_TRUE(forward.ok()) << forward.message();
-  const Status backward =
-      cuda::hsa_stream_backward(p, o, g, mirror.scratch(cuda::hsa_stream_backward_workspace(p)), nullptr);
-  ASSERT_TRUE(backward.ok()) << backward.message();
-  expect_cuda(cudaDeviceSynchronize());
-  for (Array<S>* array : {&d.out, &d.dq, &d.dk, &d.dv}) mirror.fetch(*array);
-  for (auto* array : {&d.lse, &d.dkey_bias, &d.dpositions}) mirror.fetch(*array);
-}
-
-// What the table of the CPU has too little of: rows the tensor-core kernels take, and queries shared by many blocks.
-std::vector<StreamCase> gpu_cases() {
-  std::vector<StreamCase> cases = stream_cases();
-  cases.push_back({"gpu_b16_long", 1, 1, 2500, 16, 64, 64});
-  cases.push_back({"gpu_all_terms", 2, 2, 333, 16, 64, 32, true, true, true});
-  cases.push_back({"gpu_binary", 1, 2, 300, 2, 32, 32, true, true, true});
-  cases.push_back({"gpu_b20_crosses_tiles", 2, 1, 900, 20, 16, 16, true, true, true});
-  cases.push_back({"gpu_b64", 1, 1, 2600, 64, 32, 64, false, true, true});
-  cases.push_back({"gpu_wide_heads", 1, 2, 400, 8, 128, 96, true, true, true});
-  cases.push_back({"gpu_token_major", 2, 3, 130, 16, 64, 64, false, false, true, Memory::kTokenMajor});
-  return cases;
-}
 
 class HsaStreamCuda : public testing::TestWithParam<StreamCase> {
  protected:
@@ -60,7 +21,7 @@ class HsaStreamCuda : public testing::TestWithParam<StreamCase> {
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(Cases, HsaStreamCuda, testing::ValuesIn(gpu_cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, HsaStreamCuda, testing::ValuesIn(stream_gpu_cases()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(HsaStreamCuda, Float64EqualsReference) { expect_close<double>(1e-9); }  // positions are summed in fixed point

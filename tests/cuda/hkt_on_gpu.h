@@ -1,0 +1,69 @@
+// How the tests run HKT on the GPU, and the cases they add to the table of the CPU.
+#pragma once
+
+#include "cases/hkt_case.h"
+#include "cuda/device.h"
+
+namespace strata::test {
+
+template <class S>
+void run_on_gpu(HktData<S>& d) {
+  Mirror mirror;
+  for (auto* arrays : {&d.q, &d.k, &d.dq, &d.dk}) {
+    for (Array<S>& array : *arrays) mirror.add(array);
+  }
+  for (Array<S>* array : {&d.v, &d.dv, &d.out, &d.dout, &d.bias, &d.dbias}) mirror.add(*array);
+  for (auto* array : {&d.weights, &d.dweights, &d.lse, &d.dlse}) mirror.add(*array);
+  if (!d.spec.lengths.empty()) mirror.add(d.spec.lengths.data(), d.spec.lengths.size() * sizeof(int64_t));
+
+  HktProblem p = d.problem();
+  HktOutputs o = d.outputs();
+  HktGradients g = d.gradients();
+  if (g.dbias.data != nullptr && d.spec.bias != BiasKind::kFull) g.dbias = {};  // not on CUDA where it broadcasts
+  for (int l = 0; l < p.levels; ++l) {
+    mirror.translate_view(p.q[l]);
+    mirror.translate_view(p.k[l]);
+    mirror.translate_view(g.dq[l]);
+    mirror.translate_view(g.dk[l]);
+  }
+  mirror.translate_view(p.v);
+  mirror.translate_view(p.bias);
+  mirror.translate_view(o.out);
+  mirror.translate_view(g.dout);
+  mirror.translate_view(g.dv);
+  mirror.translate_view(g.dbias);
+  p.weights = mirror.translate(static_cast<const char*>(p.weights));
+  p.lengths = mirror.translate(p.lengths);
+  o.lse = mirror.translate(static_cast<char*>(o.lse));
+  g.dlse = mirror.translate(static_cast<const char*>(g.dlse));
+  g.dweights = mirror.translate(static_cast<char*>(g.dweights));
+  const Status forward = cuda::hkt_forward(p, o, nullptr);
+  ASSERT_TRUE(forward.ok()) << forward.message();
+  const Status backward = cuda::hkt_backward(p, o, g, mirror.scratch(cuda::hkt_backward_workspace(p)), nullptr);
+  ASSERT_TRUE(backward.ok()) << backward.message();
+  expect_cuda(cudaDeviceSynchronize());
+  for (auto* arrays : {&d.dq, &d.dk}) {
+    for (Array<S>& array : *arrays) mirror.fetch(array);
+  }
+  for (Array<S>* array : {&d.dv, &d.out, &d.dbias}) mirror.fetch(*array);
+  for (auto* array : {&d.dweights, &d.lse}) mirror.fetch(*array);
+}
+
+// What the table of the CPU has too little of: several blocks of the GPU's tiles.
+inline std::vector<HktCase> hkt_gpu_cases() {
+  std::vector<HktCase> cases = hkt_cases();
+  cases.push_back({"gpu_l3_blocks", 2, 2, 2, 400, 3, 64, 64, false});
+  cases.push_back({"gpu_l3_blocks_causal", 1, 4, 2, 333, 3, 128, 128, true});
+  cases.push_back({"gpu_l5_blocks", 1, 2, 2, 300, 5, 64, 64, true, {257}});
+  cases.push_back({"gpu_l4_wide", 1, 1, 1, 200, 4, 128, 64, false});
+  cases.push_back({"gpu_l5_256", 1, 1, 1, 150, 5, 256, 256, true});
+  cases.push_back({"gpu_l3_256", 1, 2, 1, 150, 3, 200, 256, true});
+  cases.push_back({"gpu_l3_long", 1, 2, 2, 1100, 3, 64, 64, true, {1050}});
+  cases.push_back({"gpu_l3_long_wide", 1, 1, 1, 777, 3, 128, 128, false});
+  cases.push_back({"gpu_l2_long", 1, 2, 1, 640, 2, 96, 80, true});
+  cases.push_back({"gpu_flat_long", 2, 1, 1, 600, 1, 128, 128, true, {600, 300}});
+  cases.push_back({"gpu_flat_odd", 1, 2, 2, 257, 1, 40, 72, true});
+  return cases;
+}
+
+}  // namespace strata::test
