@@ -1,7 +1,9 @@
-// Prints one line per case, device, kernels and storage type: a digest of all outputs and gradients. Two builds whose
+// Prints one line per case, device, kernels and storage type: a digest of every output and gradient. Two builds whose
 // lists agree compute the same bits; CONTRIBUTING.md says when to compare them.
 //
 //   output_digests [hkt|hsa|stream]
+#include <gtest/gtest.h>
+
 #include <cstdio>
 #include <string>
 
@@ -18,37 +20,28 @@
 namespace strata::test {
 namespace {
 
-class Fnv1a {
- public:
-  template <class S>
-  void add(const Array<S>& array) {
-    const auto* bytes = reinterpret_cast<const unsigned char*>(array.raw().data());
-    for (size_t i = 0; i < array.raw().size() * sizeof(S); ++i) hash_ = (hash_ ^ bytes[i]) * 0x100000001b3u;
-  }
-  uint64_t value() const { return hash_; }
-
- private:
-  uint64_t hash_ = 0xcbf29ce484222325u;
-};
-
+// FNV-1a of an array's bytes.
 template <class S>
-Fnv1a digest(const HktData<S>& d) {
-  Fnv1a hash;
+unsigned long long digest(const Array<S>& array) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(array.raw().data());
+  for (size_t i = 0; i < array.raw().size() * sizeof(S); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3u;
+  return hash;
+}
+
+// f(name, array) for every output and gradient.
+template <class S, class F>
+void each_array(const HktData<S>& d, const F& f) {
   const bool with_bias = d.spec.bias == BiasKind::kFull;  // CUDA computes no other gradient of a bias
-  each_result(d, d, with_bias, [&](const std::string&, const auto& array, const auto&) { hash.add(array); });
-  return hash;
+  each_result(d, d, with_bias, [&](const std::string& name, const auto& array, const auto&) { f(name, array); });
 }
-template <class S>
-Fnv1a digest(const HsaData<S>& d) {
-  Fnv1a hash;
-  each_hsa_result(d, d, [&](const char*, const auto& array, const auto&) { hash.add(array); });
-  return hash;
+template <class S, class F>
+void each_array(const HsaData<S>& d, const F& f) {
+  each_hsa_result(d, d, [&](const char* name, const auto& array, const auto&) { f(name, array); });
 }
-template <class S>
-Fnv1a digest(const StreamData<S>& d) {
-  Fnv1a hash;
-  d.each_result(d, [&](const char*, const auto& array, const auto&) { hash.add(array); });
-  return hash;
+template <class S, class F>
+void each_array(const StreamData<S>& d, const F& f) {
+  d.each_result(d, [&](const char* name, const auto& array, const auto&) { f(name, array); });
 }
 
 template <class S>
@@ -71,8 +64,11 @@ template <class Data, class Case, class Run>
 void print(const char* mechanism, const Case& spec, const std::string& where, const char* type, const Run& run) {
   Data data(spec);
   run(data);
-  std::printf("%s %s %s %s %016llx\n", mechanism, where.c_str(), type, spec.name.c_str(),
-              static_cast<unsigned long long>(digest(data).value()));
+  std::printf("%s %s %s %s", mechanism, where.c_str(), type, spec.name.c_str());
+  each_array(data, [](const std::string& name, const auto& array) {
+    std::printf(" %s=%016llx", name.c_str(), digest(array));
+  });
+  std::printf("\n");
 }
 
 // Data: HktData, HsaData or StreamData.
@@ -105,7 +101,7 @@ void print_cuda(const char* mechanism, const std::vector<Case>& cases) {
       print<Data<BFloat16>>(mechanism, spec, where, "bfloat16", run);
       print<Data<Float16>>(mechanism, spec, where, "float16", run);
     }
-    cuda::set_kernels(cuda::Kernels::kBest);
+    cuda::set_kernels(cuda::Kernels::kSm90);
     for (const int bytes : kSharedMemoryOfChips) {
       const SharedMemoryLimit limit(bytes);
       print<Data<BFloat16>>(mechanism, spec, "cuda:" + std::to_string(bytes), "bfloat16", run);

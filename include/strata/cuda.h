@@ -12,6 +12,7 @@
 #include "strata/hkt.h"
 #include "strata/hsa.h"
 #include "strata/hsa_stream.h"
+#include "strata/pyramid.h"
 
 namespace strata::cuda {
 
@@ -20,11 +21,17 @@ using Stream = void*;  // a cudaStream_t; null is the default stream
 // Whether there is a GPU these kernels run on; the status says why not.
 STRATA_API Status available();
 
-// Which kernels may be chosen: the best for the problem and the chip, those that any chip from compute capability 8.0
-// on can run, or those without tensor cores. For tests and comparisons; STRATA_CUDA_KERNELS=best|common|plain does the
-// same.
-enum class Kernels { kBest, kCommon, kPlain };
+// The families of kernels, fastest first: Hopper's warpgroup products (compute capability 9.0 alone), tensor cores of
+// any chip from 8.0 on, and kernels without tensor cores, which take everything and are much slower.
+enum class Kernels { kSm90, kMma, kSimt };
+STRATA_API const char* kernels_name(Kernels kernels);  // "sm90", "mma", "simt"
+// The fastest that may be chosen. For tests and comparisons; STRATA_CUDA_KERNELS=sm90|mma|simt does the same.
 STRATA_API void set_kernels(Kernels kernels);
+
+// Which kernels a problem runs on, on the current device; outputs and gradients count as laid out like the inputs.
+struct KernelChoice {
+  Kernels forward, backward;
+};
 
 // As if a block of this chip could have no more shared memory than this: chips differ, and kernels and tiles are chosen
 // by what fits. For tests.
@@ -33,16 +40,16 @@ STRATA_API void limit_shared_memory(int bytes);
 STRATA_API std::string device_name();  // of the current device; empty where there is none to run on
 
 // bfloat16 and float16 with 1 to 5 levels run on tensor cores, where their tiles fit into the chip's shared memory
-// (docs/PERFORMANCE.md); float32, float64 and more levels on plain kernels, much slower. With a bias gradient the bias
-// must not broadcast: dbias has one place per batch and head. `workspace` is device memory.
-STRATA_API bool hkt_runs_on_tensor_cores(const HktProblem& problem);
+// (docs/PERFORMANCE.md); float32, float64 and more levels on SIMT kernels. With a bias gradient the bias must not
+// broadcast: dbias has one place per batch and head. `workspace` is device memory.
+STRATA_API KernelChoice hkt_kernels(const HktProblem& problem);
 STRATA_API Status hkt_forward(const HktProblem& problem, const HktOutputs& outputs, Stream stream);
 STRATA_API size_t hkt_backward_workspace(const HktProblem& problem);  // bytes
 STRATA_API Status hkt_backward(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients,
                                void* workspace, Stream stream);
 
-// How the trees of a batch are walked over: made once, on the host, for all layers and both directions. The caller
-// copies `numbers` to the device and hands both to the calls below.
+// The order in which the trees of a batch are processed: made once, on the host, for all layers and both directions.
+// The caller copies `numbers` to the device and hands both to the calls below.
 struct HsaPlan {
   std::vector<int32_t> numbers;
   std::vector<int64_t> depth_begin;  // families of depth d: depth_begin[d] .. depth_begin[d + 1] - 1
@@ -55,6 +62,7 @@ struct HsaPlan {
 };
 STRATA_API Status hsa_plan(const HsaProblem& problem, HsaPlan* plan);
 
+STRATA_API KernelChoice hsa_kernels(const HsaProblem& problem, const HsaPlan& plan);
 STRATA_API size_t hsa_forward_workspace(const HsaProblem& problem, const HsaPlan& plan);  // bytes
 STRATA_API size_t hsa_backward_workspace(const HsaProblem& problem, const HsaPlan& plan);
 STRATA_API Status hsa_forward(const HsaProblem& problem, const HsaPlan& plan, const int32_t* numbers,
@@ -62,6 +70,7 @@ STRATA_API Status hsa_forward(const HsaProblem& problem, const HsaPlan& plan, co
 STRATA_API Status hsa_backward(const HsaProblem& problem, const HsaPlan& plan, const int32_t* numbers,
                                const HsaGradients& gradients, void* workspace, Stream stream);
 
+STRATA_API KernelChoice hsa_stream_kernels(const HsaStreamProblem& problem);
 STRATA_API size_t hsa_stream_forward_workspace(const HsaStreamProblem& problem);  // bytes
 STRATA_API size_t hsa_stream_backward_workspace(const HsaStreamProblem& problem);
 STRATA_API Status hsa_stream_forward(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs, void* workspace,
@@ -71,5 +80,11 @@ STRATA_API Status hsa_stream_backward(const HsaStreamProblem& problem, const Hsa
 // Lengths are device memory and not looked at: where the cache has no room for the next token, it stays as it is and
 // the output is NaN.
 STRATA_API Status hsa_stream_step(const HsaStreamStep& step, Stream stream);
+
+// Depthwise filters.
+STRATA_API Status causal_filter_forward(const CausalFilter& filter, void* y, Stream stream);
+STRATA_API size_t causal_filter_backward_workspace(const CausalFilter& filter);  // bytes
+STRATA_API Status causal_filter_backward(const CausalFilter& filter, const CausalFilterGradients& gradients,
+                                         void* workspace, Stream stream);
 
 }  // namespace strata::cuda

@@ -15,15 +15,16 @@
 namespace strata {
 
 struct CausalFilter {
-  DType dtype = DType::kFloat32;  // kFloat32 or kFloat64
+  DType dtype = DType::kFloat32;  // of all arrays; sums are taken in float32, with kFloat64 in float64
   int64_t batch = 0;
   int64_t tokens = 0;  // of x
   int64_t channels = 0;
   int taps = 3;
-  int stride = 2;  // 1 or 2
-  bool dense = false;
+  int stride = 2;           // 1 or 2
+  bool dense = false;       // on the CPU only
   const void* x = nullptr;  // (batch, tokens, channels), dense
   const void* weight = nullptr;
+  int threads = 0;  // 0: as many as OpenMP gives
 };
 
 struct CausalFilterGradients {
@@ -34,6 +35,7 @@ struct CausalFilterGradients {
 
 constexpr int64_t filtered_tokens(int64_t tokens, int stride) { return (tokens + stride - 1) / stride; }
 
+// The same bits at any number of threads.
 STRATA_API Status causal_filter_forward(const CausalFilter& filter, void* y);
 STRATA_API Status causal_filter_backward(const CausalFilter& filter, const CausalFilterGradients& gradients);
 

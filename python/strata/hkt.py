@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 from strata.hkt_cache import HktCache
-from strata.ops import causal_filter, hkt_attention
 
 MAX_LEVELS = 8
 MAX_HEAD_SIZE = 256
@@ -120,9 +119,9 @@ class HktAttention(nn.Module):
 
     def pyramid(self, x):
         """x^(l), (B, ceil(T / 2^l), model), for each level."""
-        states = [causal_filter(x, self.filter_0, 1) if self.input_filter else x]
+        states = [torch.ops.strata.causal_filter(x, self.filter_0, 1) if self.input_filter else x]
         for level in range(1, self.levels):
-            states.append(causal_filter(states[-1], getattr(self, f"filter_{level}"), 2))
+            states.append(torch.ops.strata.causal_filter(states[-1], getattr(self, f"filter_{level}"), 2))
         return states
 
     def split_heads(self, x, heads):
@@ -159,7 +158,7 @@ class HktAttention(nn.Module):
         q, k = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         v = self.split_heads(self.value(states[0]), self.key_heads)
         weights = self.mixing_weights(v.dtype)
-        mixed, _ = hkt_attention(q, k, v, weights, lengths=lengths, bias=bias, causal=self.causal)
+        mixed, _ = torch.ops.strata.hkt_attention(q, k, v, weights, lengths=lengths, bias=bias, causal=self.causal)
         return self.out(mixed.transpose(1, 2).reshape(x.shape[0], x.shape[1], self.model_size))
 
     @torch.no_grad()

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <initializer_list>
 
+#include "base/check_count.h"
 #include "base/text.h"
 
 namespace strata {
@@ -76,6 +77,7 @@ Status check_levels_present(const Problem& p) {
 }  // namespace
 
 Status hkt_check(const HktProblem& p, const HktOutputs& outputs, On on) {
+  ++argument_checks();
   if (Status s = check_shape(p, on); !s.ok()) return s;
   if (p.tokens < 0 || p.tokens > (int64_t{1} << 31)) {
     return invalid("tokens: expected 0 to 2^31, got ", p.tokens);

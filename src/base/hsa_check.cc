@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/check_count.h"
 #include "base/text.h"
 #include "strata/hkt.h"
 
@@ -83,6 +84,7 @@ Status hsa_check_trees(const HsaProblem& p) {
 }
 
 Status hsa_check(const HsaProblem& p, On on) {
+  ++argument_checks();
   auto missing = [](const char* name) { return invalid(name, ": expected a pointer to data, got null"); };
   if (p.sequences < 0) return invalid("sequences: expected 0 or more, got ", p.sequences);
   if (p.heads < 1) return invalid("heads: expected 1 or more, got ", p.heads);

@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <limits>
 
+#include "base/check_count.h"
 #include "base/text.h"
 #include "strata/hkt.h"
 
@@ -36,6 +37,7 @@ Status check_present(std::initializer_list<NamedPointer> pointers) {
 }  // namespace
 
 Status hsa_stream_check(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, On on) {
+  ++argument_checks();
   if (Status s = check_sizes(p.branching, p.head_size, p.value_size, p.heads, p.scale); !s.ok()) return s;
   if (p.batch < 0 || p.tokens < 0 || p.tokens > std::numeric_limits<int32_t>::max()) {
     return invalid("batch, tokens: expected 0 to 2^31 - 1, got ", p.batch, " and ", p.tokens);

@@ -4,6 +4,7 @@
 #include "strata/hkt.h"
 #include "strata/hsa.h"
 #include "strata/hsa_stream.h"
+#include "strata/pyramid.h"
 
 namespace strata {
 
@@ -18,6 +19,8 @@ struct CpuKernels {
   bool (*hsa_stream_forward)(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs, int threads);
   bool (*hsa_stream_backward)(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs,
                               const HsaStreamGradients& gradients, int threads);
+  bool (*causal_filter_forward)(const CausalFilter& filter, void* y, int threads);
+  bool (*causal_filter_backward)(const CausalFilter& filter, const CausalFilterGradients& gradients, int threads);
 };
 
 namespace isa_portable {

@@ -15,11 +15,13 @@ namespace {
 
 Kernels from_environment() {
   const char* name = std::getenv("STRATA_CUDA_KERNELS");
-  const std::string word = name == nullptr ? "best" : name;
-  return word == "plain" ? Kernels::kPlain : word == "common" ? Kernels::kCommon : Kernels::kBest;
+  for (const Kernels kernels : {Kernels::kMma, Kernels::kSimt}) {
+    if (name != nullptr && std::string(name) == kernels_name(kernels)) return kernels;
+  }
+  return Kernels::kSm90;
 }
 
-std::atomic<Kernels>& choice() {
+std::atomic<Kernels>& fastest_allowed() {
   static std::atomic<Kernels> kernels = from_environment();
   return kernels;
 }
@@ -58,25 +60,34 @@ DeviceProperties device_properties() {
 void limit_shared_memory(int bytes) { shared_memory_limit() = bytes; }
 std::string device_name() { return available().ok() ? device_properties().name : ""; }
 
-void set_kernels(Kernels kernels) { choice() = kernels; }
-Kernels allowed_kernels() { return choice(); }
+void set_kernels(Kernels kernels) { fastest_allowed() = kernels; }
+Kernels allowed_kernels() { return fastest_allowed(); }
 
-bool use_hopper() {
-  if (allowed_kernels() != Kernels::kBest) return false;
-  constexpr int kHopperMemory = 227 * 1024;
-  const DeviceProperties device = device_properties();
-  return device.major == 9 && device.minor == 0 && device.shared_memory >= kHopperMemory;
+const char* kernels_name(Kernels kernels) {
+  return kernels == Kernels::kSm90 ? "sm90" : kernels == Kernels::kMma ? "mma" : "simt";
 }
 
-unsigned grid_for(int64_t pieces, bool long_and_uneven) {
-  return static_cast<unsigned>(long_and_uneven ? pieces
-                                               : std::min<int64_t>(pieces, device_properties().multiprocessors));
+bool has_sm90_kernels() {
+#ifdef STRATA_SM90
+  constexpr int kSharedMemory = 227 * 1024;
+  const DeviceProperties device = device_properties();
+  return allowed_kernels() == Kernels::kSm90 && device.major == 9 && device.minor == 0 &&
+         device.shared_memory >= kSharedMemory;
+#else
+  return false;
+#endif
+}
+
+unsigned persistent_grid(int64_t work_tiles, bool long_and_uneven) {
+  return static_cast<unsigned>(long_and_uneven ? work_tiles
+                                               : std::min<int64_t>(work_tiles, device_properties().multiprocessors));
 }
 
 Status available() {
   int count = 0;
   if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess || count == 0)
-    return {StatusCode::kUnsupported, text("no GPU: ", e == cudaSuccess ? "none is visible" : cudaGetErrorString(e))};
+    return {StatusCode::kUnsupported,
+            text("no CUDA device found", e == cudaSuccess ? "" : ": ", e == cudaSuccess ? "" : cudaGetErrorString(e))};
   const DeviceProperties device = device_properties();
   if (device.major < 8)
     return {StatusCode::kUnsupported,

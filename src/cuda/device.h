@@ -1,4 +1,4 @@
-// The chip we are on, and which of its kernels may be used.
+// The current device, and which kernels may be used on it.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,17 @@ struct DeviceProperties {
   int multiprocessors = 1;
   int shared_memory = 48 * 1024;  // bytes a block may have
 };
-// Of the current device, asked once per device; less shared memory where limit_shared_memory() says so.
+// Queried once per device; less shared memory where limit_shared_memory() says so.
 DeviceProperties device_properties();
 
 Kernels allowed_kernels();
-bool use_hopper();  // the current device has compute capability 9.0, and its own kernels are allowed
+// The build has kernels for sm_90a, the device has compute capability 9.0 and their shared memory, and they are
+// allowed.
+bool has_sm90_kernels();
 
-// Blocks for kernels that go from piece to piece: one per multiprocessor, or fewer where there is less work. Pieces
-// that are long and uneven get a block each, as they are then shared out while they run.
-unsigned grid_for(int64_t pieces, bool long_and_uneven);
-constexpr int64_t kLong = 8192;  // tokens
+// Blocks of a persistent kernel: one per multiprocessor, or fewer where there is less work. Where work tiles are long
+// and uneven, every tile has a block of its own, which the hardware schedules as others end.
+unsigned persistent_grid(int64_t work_tiles, bool long_and_uneven);
+constexpr int64_t kLongSequence = 8192;  // tokens
 
 }  // namespace strata::cuda

@@ -8,7 +8,7 @@ bool hkt_backward_fits_mma(const HktProblem& p) {
 }
 int64_t hkt_backward_mma_parts(const HktProblem& p) { return (p.tokens + kSide - 1) / kSide; }
 
-template cudaError_t hkt_backward_mma<__nv_bfloat16>(const HktProblem&, const HktOutputs&, const HktGradients&, float*,
-                                                     cudaStream_t);
+template cudaError_t hkt_backward_mma<__nv_bfloat16>(const HktProblem&, const HktOutputs&, const HktGradients&,
+                                                     const float*, float*, cudaStream_t);
 
 }  // namespace strata::cuda

@@ -3,7 +3,7 @@
 
 namespace strata::cuda {
 
-template cudaError_t hkt_backward_mma<__half>(const HktProblem&, const HktOutputs&, const HktGradients&, float*,
-                                              cudaStream_t);
+template cudaError_t hkt_backward_mma<__half>(const HktProblem&, const HktOutputs&, const HktGradients&, const float*,
+                                              float*, cudaStream_t);
 
 }  // namespace strata::cuda

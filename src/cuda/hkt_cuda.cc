@@ -1,46 +1,77 @@
-// The public calls for HKT on CUDA: check, choose a kernel, launch.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+// HKT on CUDA: the checks, and the only choice of a kernel.
 #include <algorithm>
 
 #include "base/hkt_check.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
-#include "cuda/hkt_cuda_kernels.h"
+#include "cuda/hkt_kernels.h"
+#include "cuda/storage.h"
+#include "cuda/views.h"
 #include "strata/cuda.h"
 
 namespace strata::cuda {
 namespace {
 
+bool supports_sm90(const HktProblem& p) {
+  if (!has_sm90_kernels() || p.levels > kSm90Levels || std::max(p.head_size, p.value_size) > kSm90HeadSize ||
+      p.bias.data != nullptr || !is_aligned(p.v, p.value_size) || !has_small_stride(p.v))
+    return false;
+  return std::all_of(p.k, p.k + p.levels,
+                     [&](const ConstView& k) { return is_aligned(k, p.head_size) && has_small_stride(k); }) &&
+         std::all_of(p.q, p.q + p.levels, [&](const ConstView& q) { return is_aligned(q, p.head_size); });
+}
+
+bool supports_mma(const HktProblem& p) {
+  return allowed_kernels() != Kernels::kSimt && is_16_bit(p.dtype) && p.levels <= kMmaLevels;
+}
+
+Kernels forward_kernels(const HktProblem& p, const HktOutputs& o) {
+  if (!supports_mma(p) || !hkt_forward_fits_mma(p)) return Kernels::kSimt;
+  return supports_sm90(p) && is_aligned(o.out, p.value_size) ? Kernels::kSm90 : Kernels::kMma;
+}
+
+Kernels backward_kernels(const HktProblem& p, const HktGradients& g) {
+  if (!supports_mma(p) || !hkt_backward_fits_mma(p)) return Kernels::kSimt;
+  bool sm90 = supports_sm90(p) && is_aligned(g.dout, p.value_size) && is_aligned(g.dv, p.value_size) &&
+              has_small_stride(g.dout);
+  for (int l = 0; l < p.levels && sm90; ++l)
+    sm90 = is_aligned(g.dq[l], p.head_size) && is_aligned(g.dk[l], p.head_size) && has_small_stride(p.q[l]);
+  return sm90 ? Kernels::kSm90 : Kernels::kMma;
+}
+
+cudaError_t run_forward(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
+  switch (forward_kernels(p, o)) {
+    case Kernels::kSm90:
+      return hkt_forward_sm90(p, o, stream);
+    case Kernels::kMma:
+      return with_16_bit_storage(p.dtype, [&](auto t) { return hkt_forward_mma<decltype(t)>(p, o, stream); });
+    default:
+      return hkt_forward_simt(p, o, stream);
+  }
+}
+
+// On tensor cores the workspace has D, (batch, heads, tokens), and then the parts of da.
+cudaError_t run_backward(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace,
+                         cudaStream_t stream) {
+  const Kernels kernels = backward_kernels(p, g);
+  if (kernels == Kernels::kSimt) return hkt_backward_simt(p, o, g, workspace, stream);
+  auto* deltas = static_cast<float*>(workspace);
+  float* weight_parts = deltas + p.batch * p.heads * p.tokens;
+  cudaError_t e = hkt_backward_deltas(p, o, g, deltas, stream);
+  if (e != cudaSuccess) return e;
+  const bool sm90 = kernels == Kernels::kSm90;
+  e = sm90 ? hkt_backward_sm90(p, o, g, deltas, weight_parts, stream) : with_16_bit_storage(p.dtype, [&](auto t) {
+    return hkt_backward_mma<decltype(t)>(p, o, g, deltas, weight_parts, stream);
+  });
+  if (e != cudaSuccess) return e;
+  return hkt_backward_weights(p, weight_parts, sm90 ? hkt_backward_sm90_parts(p) : hkt_backward_mma_parts(p), g,
+                              stream);
+}
+
 Status check_grid(const HktProblem& p) {
   if (p.batch <= 65535 && p.heads <= 65535) return {};
   return invalid("batch, heads: expected at most 65535 each on CUDA, got ", p.batch, " and ", p.heads,
                  "; split the batch");
-}
-
-bool has_mma_kernels(const HktProblem& p) {
-  return allowed_kernels() != Kernels::kPlain && (p.dtype == DType::kBFloat16 || p.dtype == DType::kFloat16) &&
-         p.levels <= kMmaLevels;
-}
-bool forward_on_tensor_cores(const HktProblem& p) { return has_mma_kernels(p) && hkt_forward_fits_mma(p); }
-bool backward_on_tensor_cores(const HktProblem& p) { return has_mma_kernels(p) && hkt_backward_fits_mma(p); }
-
-cudaError_t run_forward(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
-  if (!forward_on_tensor_cores(p)) return hkt_forward_plain(p, o, stream);
-#ifdef STRATA_HOPPER
-  if (use_hopper() && hkt_forward_fits_hopper(p, o)) return hkt_forward_hopper(p, o, stream);
-#endif
-  return p.dtype == DType::kBFloat16 ? hkt_forward_mma<__nv_bfloat16>(p, o, stream)
-                                     : hkt_forward_mma<__half>(p, o, stream);
-}
-
-cudaError_t run_backward(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace,
-                         cudaStream_t stream) {
-  if (!backward_on_tensor_cores(p)) return hkt_backward_plain(p, o, g, workspace, stream);
-  auto* numbers = static_cast<float*>(workspace);
-  return p.dtype == DType::kBFloat16 ? hkt_backward_mma<__nv_bfloat16>(p, o, g, numbers, stream)
-                                     : hkt_backward_mma<__half>(p, o, g, numbers, stream);
 }
 
 Status check_bias_gradient(const HktProblem& p, const HktGradients& g) {
@@ -53,7 +84,7 @@ Status check_bias_gradient(const HktProblem& p, const HktGradients& g) {
 
 }  // namespace
 
-bool hkt_runs_on_tensor_cores(const HktProblem& p) { return forward_on_tensor_cores(p) && backward_on_tensor_cores(p); }
+KernelChoice hkt_kernels(const HktProblem& p) { return {forward_kernels(p, {}), backward_kernels(p, {})}; }
 
 Status hkt_forward(const HktProblem& p, const HktOutputs& o, Stream stream) {
   if (Status s = hkt_check(p, o, On::kDevice); !s.ok()) return s;
@@ -62,12 +93,12 @@ Status hkt_forward(const HktProblem& p, const HktOutputs& o, Stream stream) {
   return cuda_status(run_forward(p, o, static_cast<cudaStream_t>(stream)), "HKT forward");
 }
 
+// Enough for whichever kernels the gradients' memory allows.
 size_t hkt_backward_workspace(const HktProblem& p) {
-  if (!backward_on_tensor_cores(p)) return hkt_backward_workspace_plain(p);
+  const Kernels kernels = backward_kernels(p, {});
+  if (kernels == Kernels::kSimt) return hkt_backward_workspace_simt(p);
   int64_t parts = hkt_backward_mma_parts(p);
-#ifdef STRATA_HOPPER
-  parts = std::max(parts, hkt_backward_hopper_parts(p));
-#endif
+  if (kernels == Kernels::kSm90) parts = std::max(parts, hkt_backward_sm90_parts(p));
   return static_cast<size_t>(p.batch * p.heads * (p.tokens + parts * kMmaLevels)) * sizeof(float);
 }
 
@@ -78,8 +109,8 @@ Status hkt_backward(const HktProblem& p, const HktOutputs& o, const HktGradients
   if (Status s = check_grid(p); !s.ok()) return s;
   const auto queue = static_cast<cudaStream_t>(stream);
   if (p.batch == 0 || p.tokens == 0) {
-    const size_t number = p.dtype == DType::kFloat64 ? sizeof(double) : sizeof(float);
-    return cuda_status(cudaMemsetAsync(g.dweights, 0, number * p.heads * p.levels, queue), "HKT backward");
+    return cuda_status(cudaMemsetAsync(g.dweights, 0, compute_size(p.dtype) * p.heads * p.levels, queue),
+                       "HKT backward");
   }
   if (workspace == nullptr)
     return invalid("workspace: expected hkt_backward_workspace() bytes of device memory, got null");

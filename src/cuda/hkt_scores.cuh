@@ -12,12 +12,22 @@
 // going down a level multiplies by a_{l+1} / a_l. A weight of zero counts as 2^-60.
 #pragma once
 
-#include "cuda/hkt_cuda_kernels.h"
+#include "cuda/hkt_kernels.h"
 #include "cuda/tile.cuh"
 
 namespace strata::cuda {
 
-constexpr int kCudaLevels = kMmaLevels;
+// Tokens of a sequence that count.
+__device__ inline int length_of(const HktProblem& p, int64_t batch) {
+  const int64_t length = p.lengths == nullptr ? p.tokens : max(int64_t{0}, min(p.lengths[batch], p.tokens));
+  return static_cast<int>(length);
+}
+// Keys from 0 on that a query sees.
+__device__ inline int visible_keys(const HktProblem& p, int query, int length) {
+  return query < length ? (p.causal ? min(length, query + 1) : length) : 0;
+}
+// Rows of a level that has `tokens` at level 0.
+__host__ __device__ constexpr int level_rows(int tokens, int level) { return (tokens + (1 << level) - 1) >> level; }
 
 // Where the rows of a level begin in a tile that has `rows` of level 0, all levels one after the other. Every level has
 // room for at least 16.
@@ -43,22 +53,36 @@ __host__ __device__ constexpr int key_of_slot(int n, int s) {
   return kTiles * s + n;
 }
 
+// Loads rows first .. first + kRows - 1 of level 0, and the same tokens of all other levels. slot(l, r): where row r of
+// level l is stored.
+template <class T, int D, int kThreads, int kRows, class Slot>
+__device__ inline void load_levels(uint32_t tile, const ConstView* views, int levels, int64_t batch, int64_t head,
+                                   int first, int limit, int channels, bool aligned, const Slot& slot) {
+#pragma unroll
+  for (int l = 0; l < kMmaLevels; ++l) {
+    if (l >= levels) break;
+    load_tile<D, kThreads>(tile + level_begin(kRows, l) * D * 2, rows_of<const T>(views[l], batch, head), first >> l,
+                           kRows >> l, level_rows(limit, l), channels, aligned,
+                           [&slot, l](int r) { return slot(l, r); });
+  }
+}
+
 struct LevelWeights {
-  float down[kCudaLevels];  // a_{l+1} / a_l
-  float finest;             // a_0
+  float down[kMmaLevels];  // a_{l+1} / a_l
+  float finest;            // a_0
 };
 
 __device__ inline LevelWeights level_weights(const float* a, int levels) {
   LevelWeights w;
-  float safe[kCudaLevels];
+  float safe[kMmaLevels];
 #pragma unroll
-  for (int l = 0; l < kCudaLevels; ++l) {
+  for (int l = 0; l < kMmaLevels; ++l) {
     const float weight = l < levels ? a[l] : 0.0f;
     safe[l] = copysignf(fmaxf(fabsf(weight), 8.7e-19f), weight);
   }
 #pragma unroll
-  for (int l = 0; l + 1 < kCudaLevels; ++l) w.down[l] = safe[l + 1] / safe[l];
-  w.down[kCudaLevels - 1] = 0;
+  for (int l = 0; l + 1 < kMmaLevels; ++l) w.down[l] = safe[l + 1] / safe[l];
+  w.down[kMmaLevels - 1] = 0;
   w.finest = safe[0];
   return w;
 }
@@ -89,7 +113,7 @@ struct ScoreTile {
   template <int kLevel, int kCount>
   __device__ void coarse(float (&acc)[kCount][4], int levels, const LevelWeights& w) const {
     start(acc);
-    if constexpr (kLevel + 1 < kCudaLevels) {
+    if constexpr (kLevel + 1 < kMmaLevels) {
       if (levels > kLevel + 1) {
         float above[kCount > 1 ? kCount / 2 : 1][4];
         coarse<kLevel + 1>(above, levels, w);
@@ -100,12 +124,12 @@ struct ScoreTile {
 #pragma unroll
     for (int kk = 0; kk < D / 16; ++kk) {
       uint32_t q[4], k[4];
-      load_matrices(q, query ^ (kk << 5));
+      ldmatrix(q, query ^ (kk << 5));
 #pragma unroll
       for (int n = 0; n < kCount; n += 2) {
-        load_matrices(k, (key_at ^ (kk << 5)) + n * 8 * D * 2);
-        multiply_add(acc[n], q, k[0], k[1], T());
-        if constexpr (kCount > 1) multiply_add(acc[n + 1], q, k[2], k[3], T());
+        ldmatrix(k, (key_at ^ (kk << 5)) + n * 8 * D * 2);
+        mma_sync(acc[n], q, k[0], k[1], T());
+        if constexpr (kCount > 1) mma_sync(acc[n + 1], q, k[2], k[3], T());
       }
     }
   }
@@ -128,15 +152,15 @@ struct ScoreTile {
 #pragma unroll
     for (int kk = 0; kk < D / 16; ++kk) {
       uint32_t q[2][4], k[4];
-      load_matrices(q[0], query ^ (kk << 5));
-      load_matrices(q[1], (query ^ (kk << 5)) + 16 * D * 2);
+      ldmatrix(q[0], query ^ (kk << 5));
+      ldmatrix(q[1], (query ^ (kk << 5)) + 16 * D * 2);
 #pragma unroll
       for (int n = 0; n < kTiles; n += 2) {
-        load_matrices(k, (key_at ^ (kk << 5)) + n * 8 * D * 2);
+        ldmatrix(k, (key_at ^ (kk << 5)) + n * 8 * D * 2);
 #pragma unroll
         for (int a = 0; a < 2; ++a) {
-          multiply_add(acc[a][n], q[a], k[0], k[1], T());
-          multiply_add(acc[a][n + 1], q[a], k[2], k[3], T());
+          mma_sync(acc[a][n], q[a], k[0], k[1], T());
+          mma_sync(acc[a][n + 1], q[a], k[2], k[3], T());
         }
       }
     }

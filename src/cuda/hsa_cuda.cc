@@ -1,13 +1,38 @@
-// The public calls for HSA on CUDA: check, launch.
+// HSA on CUDA: the checks, and the only choice of kernels.
+#include <algorithm>
+
 #include "base/hsa_check.h"
 #include "cuda/cuda_status.h"
-#include "cuda/hsa_cuda_kernels.h"
+#include "cuda/device.h"
+#include "cuda/hsa_args.h"
+#include "cuda/hsa_kernels.h"
+#include "cuda/views.h"
 #include "strata/cuda.h"
 
 namespace strata::cuda {
 namespace {
 
-Status check_plan(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const void* workspace) {
+bool supports_mma(const HsaProblem& p, const HsaPlan& plan) {
+  return allowed_kernels() != Kernels::kSimt && is_16_bit(p.dtype) && p.v.data != nullptr && plan.families > 0 &&
+         plan.widest_family <= kMmaFamilySize && std::max(p.head_size, p.value_size) <= kMmaFamilyHeadSize &&
+         hsa_mma_shared_memory(p) <= device_properties().shared_memory && is_aligned(p.q, p.head_size) &&
+         is_aligned(p.k, p.head_size) && is_aligned(p.v, p.value_size);
+}
+Kernels forward_kernels(const HsaProblem& p, const HsaPlan& plan, const HsaOutputs& o) {
+  return supports_mma(p, plan) && is_aligned(o.out, p.value_size) ? Kernels::kMma : Kernels::kSimt;
+}
+Kernels backward_kernels(const HsaProblem& p, const HsaPlan& plan, const HsaGradients& g) {
+  const bool mma = supports_mma(p, plan) && is_aligned(g.dout, p.value_size) && is_aligned(g.dq, p.head_size) &&
+                   is_aligned(g.dk, p.head_size) && is_aligned(g.dv, p.value_size);
+  return mma ? Kernels::kMma : Kernels::kSimt;
+}
+
+size_t node_bytes(const HsaProblem& p, const HsaPlan& plan, bool backward) {
+  return p.dtype == DType::kFloat64 ? sizeof(double) * place_numbers<double>(p, plan, backward, nullptr, nullptr)
+                                    : sizeof(float) * place_numbers<float>(p, plan, backward, nullptr, nullptr);
+}
+
+Status check_call(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const void* workspace) {
   if (Status s = hsa_check(p, On::kDevice); !s.ok()) return s;
   if (p.heads > 65535) return invalid("heads: expected at most 65535 on CUDA, got ", p.heads);
   int64_t tokens = 0, families = 0;
@@ -17,7 +42,7 @@ Status check_plan(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbe
                    plan.leaves, " tokens and ", plan.families, " families; make it with hsa_plan()");
   }
   if (p.positions != nullptr && (plan.position_tables > p.kinds || plan.position_places > p.places)) {
-    return invalid("positions: the trees want ", plan.position_tables, " tables of ", plan.position_places,
+    return invalid("positions: the trees need ", plan.position_tables, " tables of ", plan.position_places,
                    " places, got ", p.kinds, " of ", p.places, "; use a larger table or make the families sets");
   }
   if (tokens > 0 && (numbers == nullptr || workspace == nullptr))
@@ -27,19 +52,30 @@ Status check_plan(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbe
 
 }  // namespace
 
+KernelChoice hsa_kernels(const HsaProblem& p, const HsaPlan& plan) {
+  return {forward_kernels(p, plan, {}), backward_kernels(p, plan, {})};
+}
+
+size_t hsa_forward_workspace(const HsaProblem& p, const HsaPlan& plan) { return node_bytes(p, plan, false); }
+size_t hsa_backward_workspace(const HsaProblem& p, const HsaPlan& plan) {
+  return sizeof(long long) * hsa_position_entries(p) + node_bytes(p, plan, true);
+}
+
 Status hsa_forward(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const HsaOutputs& o,
                    void* workspace, Stream stream) {
-  if (Status s = check_plan(p, plan, numbers, workspace); !s.ok()) return s;
-  return cuda_status(hsa_forward_any_tree(p, plan, numbers, o, workspace, static_cast<cudaStream_t>(stream)),
-                     "HSA forward");
+  if (Status s = check_call(p, plan, numbers, workspace); !s.ok()) return s;
+  const HsaCall call{p, plan, numbers, workspace, static_cast<cudaStream_t>(stream)};
+  const bool mma = forward_kernels(p, plan, o) == Kernels::kMma;
+  return cuda_status(mma ? hsa_forward_mma(call, o) : hsa_forward_simt(call, o), "HSA forward");
 }
 
 Status hsa_backward(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const HsaGradients& g,
                     void* workspace, Stream stream) {
-  if (Status s = check_plan(p, plan, numbers, workspace); !s.ok()) return s;
+  if (Status s = check_call(p, plan, numbers, workspace); !s.ok()) return s;
   if (Status s = hsa_check(g, p); !s.ok()) return s;
-  return cuda_status(hsa_backward_any_tree(p, plan, numbers, g, workspace, static_cast<cudaStream_t>(stream)),
-                     "HSA backward");
+  const HsaCall call{p, plan, numbers, workspace, static_cast<cudaStream_t>(stream)};
+  const bool mma = backward_kernels(p, plan, g) == Kernels::kMma;
+  return cuda_status(mma ? hsa_backward_mma(call, g) : hsa_backward_simt(call, g), "HSA backward");
 }
 
 }  // namespace strata::cuda

@@ -1,36 +1,11 @@
-// What the HSA kernels see: the plan (src/cuda/hsa_plan.cc) and the numbers of nodes and leaves, per head.
+// What the HSA kernels compute with: the nodes and leaves of one sequence and head.
 #pragma once
 
 #include "cuda/fixed_point.cuh"
-#include "strata/cuda.h"
+#include "cuda/hsa_args.h"
+#include "cuda/simt.cuh"
 
 namespace strata::cuda {
-
-// The plan on the device. Families of all sequences are numbered by depth, so that those of one depth are neighbours.
-struct DevicePlan {
-  const int32_t *child_begin, *children;               // a child is a token of its sequence, or ~family
-  const int32_t *sequence, *kind;                      // of each family
-  const int32_t *batch_of, *first_token, *leaf_begin;  // of each sequence; leaf_begin: tokens of those before it
-};
-
-// Numbers of families, (family, head), and of leaves, (token, head), in the compute type C. Null where not needed.
-template <class C>
-struct NodeNumbers {
-  C *q, *k, *v;                   // means: (family, head, channels)
-  C *weight, *kappa, *f, *Z, *m;  // (family, head)
-  C* local;                       // (family, head, value channels): attention on siblings, then the sum of ancestors
-  C *leaf_Z, *leaf_local;         // (leaf, head), (leaf, head, value channels)
-  C *Y, *mbar, *mu, *leaf_mu;     // backward, bottom-up
-  C *fbar, *dq, *dk, *dv, *dkappa, *dweight;  // backward, top-down
-};
-
-template <class S>
-struct HsaArgs {
-  using C = typename ComputeOf<S>::Type;
-  HsaProblem p;
-  DevicePlan plan;
-  NodeNumbers<C> n;
-};
 
 // One sequence and head, and its nodes.
 template <class S>
@@ -116,41 +91,30 @@ __device__ inline C exp_difference(C x, C y) {
   return x == -static_cast<C>(INFINITY) ? C(0) : exp(x - y);
 }
 
-inline DevicePlan device_plan(const HsaPlan& plan, const int32_t* numbers) {
-  return {numbers + plan.child_begin, numbers + plan.children,    numbers + plan.sequence,  numbers + plan.kind,
-          numbers + plan.batch_of,    numbers + plan.first_token, numbers + plan.leaf_begin};
+// The hierarchy score of every sequence and head: f of its root.
+template <class C>
+__global__ void hsa_score_kernel(const C* f, C* score, int64_t sequences, int64_t heads, const int32_t* roots) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at >= sequences * heads) return;
+  const int32_t root = roots[at / heads];
+  score[at] = root < 0 ? -static_cast<C>(INFINITY) : f[root * heads + at % heads];
 }
 
-// Places for all numbers, one after the other from `start` on; returns how many there are. `n` may be null.
-template <class C>
-int64_t place_numbers(const HsaProblem& p, const HsaPlan& plan, bool backward, C* start, NodeNumbers<C>* n) {
-  NodeNumbers<C> none;
-  NodeNumbers<C>& to = n == nullptr ? none : *n;
-  to = {};
-  int64_t used = 0;
-  auto take = [&](C*& pointer, int64_t count) {
-    pointer = start + used;
-    used += (count + 3) / 4 * 4;
-  };
-  const int64_t nodes = plan.families * p.heads, leaves = plan.leaves * p.heads;
-  const bool values = p.v.data != nullptr;
-  take(to.q, nodes * p.head_size);
-  take(to.k, nodes * p.head_size);
-  if (values) take(to.v, nodes * p.value_size);
-  for (C** pointer : {&to.weight, &to.kappa, &to.f, &to.Z, &to.m}) take(*pointer, nodes);
-  take(to.leaf_Z, leaves);
-  if (!backward) {
-    if (values) take(to.local, nodes * p.value_size);
-    if (values) take(to.leaf_local, leaves * p.value_size);
-    return used;
-  }
-  take(to.Y, nodes * p.value_size);
-  take(to.dq, nodes * p.head_size);
-  take(to.dk, nodes * p.head_size);
-  take(to.dv, nodes * p.value_size);
-  for (C** pointer : {&to.mbar, &to.mu, &to.fbar, &to.dkappa, &to.dweight}) take(*pointer, nodes);
-  take(to.leaf_mu, leaves);
-  return used;
+template <class S>
+cudaError_t store_score(const HsaCall& call, const HsaArgs<S>& a, const HsaOutputs& o) {
+  using C = typename ComputeOf<S>::Type;
+  const int64_t count = call.p.sequences * call.p.heads;
+  if (o.score != nullptr && count > 0)
+    hsa_score_kernel<C><<<blocks_for(count, 128), 128, 0, call.stream>>>(
+        a.n.f, static_cast<C*>(o.score), call.p.sequences, call.p.heads, call.numbers + call.plan.roots);
+  return cudaGetLastError();
+}
+
+// The gradient of the position tables, as it is summed: null where it is not wanted.
+inline FixedPointTable position_gradients(const HsaCall& call, const HsaGradients& g) {
+  const int64_t entries = hsa_position_entries(call.p);
+  const bool wanted = g.dpositions != nullptr && entries > 0;
+  return {wanted ? static_cast<long long*>(call.workspace) : nullptr, entries};
 }
 
 }  // namespace strata::cuda

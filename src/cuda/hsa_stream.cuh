@@ -1,33 +1,13 @@
-// Streaming HSA on CUDA (docs/MATH.md, section 2.5): what its kernels see. A stream is one sequence and head.
+// What the kernels of streaming HSA compute with: the entries of one stream.
 #pragma once
 
+#include <cmath>
+
 #include "cuda/fixed_point.cuh"
-#include "cuda/hsa_cuda_kernels.h"
+#include "cuda/hsa_stream_kernels.h"
+#include "cuda/simt.cuh"
 
 namespace strata::cuda {
-
-// Complete nodes of every height, leaves included; those above the leaves are numbered one height after the other.
-struct StreamHeights {
-  static constexpr int kMax = 32;
-  int count = 1;
-  int total = 0;     // inner nodes
-  int size[kMax];    // tokens of a node
-  int offset[kMax];  // of a height's first node among all inner nodes
-};
-
-template <class S>
-struct StreamArgs {
-  using C = typename ComputeOf<S>::Type;
-  HsaStreamProblem p;
-  HsaStreamOutputs o;
-  HsaStreamGradients g;
-  StreamHeights heights;
-  C *mass, *kappa, *k, *v;       // of inner nodes: (stream, node), (stream, node, channels)
-  S *rounded_k, *rounded_v;      // operands of the tensor cores
-  C *dk, *dv, *dkappa, *deltas;  // of inner nodes; (stream, token): <dout, out> - dlse
-  C* parts;                      // gradients of entries, by pieces of the queries
-  long long* positions;          // in fixed point; null: not wanted
-};
 
 template <class S>
 struct StreamHead {
@@ -107,12 +87,11 @@ struct StreamHead {
   }
 };
 
-// On tensor cores (hsa_stream_tensor_cuda.cu): queries forward and backward, then entries of one height.
-template <class T>
-cudaError_t hsa_stream_queries(const StreamArgs<T>& a, bool backward, cudaStream_t stream);
-template <class T>
-cudaError_t hsa_stream_entries(const StreamArgs<T>& a, int height, cudaStream_t stream);
-bool hsa_stream_fits_tensor_cores(const HsaStreamProblem& p, const View& out);
-int64_t hsa_stream_parts(const HsaStreamProblem& p, const StreamHeights& heights);  // numbers in StreamArgs::parts
+// The gradient of the position table, as it is summed.
+template <class S>
+FixedPointTable position_gradients(const StreamArgs<S>& a) {
+  const int64_t entries = stream_position_entries(a.p);
+  return {entries > 0 ? a.positions : nullptr, entries};
+}
 
 }  // namespace strata::cuda

@@ -18,26 +18,26 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-__device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
+__device__ inline void ldmatrix(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
 }
 
-__device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
+__device__ inline void ldmatrix_trans(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
 }
 
 // c += a b
-__device__ inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __nv_bfloat16) {
+__device__ inline void mma_sync(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __nv_bfloat16) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-__device__ inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half) {
+__device__ inline void mma_sync(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -62,13 +62,13 @@ __device__ inline float2 unpack(uint32_t pair, __half) {
 }
 
 // 16 bytes from global to shared memory, of which all beyond `bytes` are zeros.
-__device__ inline void copy_async(uint32_t shared, const void* global, int bytes) {
+__device__ inline void cp_async(uint32_t shared, const void* global, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes));
 }
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;"); }
+__device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;"); }
 // All but the newest `kPending` groups have arrived, for this thread.
 template <int kPending>
-__device__ inline void wait_copies() {
+__device__ inline void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending));
 }
 

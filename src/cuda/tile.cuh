@@ -27,19 +27,19 @@ __device__ inline Rows<T> rows_of(const AnyView& view, int64_t batch, int64_t he
           view.stride[2], view.stride[3]};
 }
 
-// Brings `count` rows from row `first` on, as far as they are below `limit`, and zeros for the others and for channels
-// from `channels` on. Row r of them becomes row slot(r) of the tile. `wide`: 16 bytes at a time, asynchronously.
+// Loads `count` rows from row `first` on, as far as they are below `limit`, and zeros for the others and for channels
+// from `channels` on. Row r of them becomes row slot(r) of the tile. `aligned`: 16 bytes at a time, asynchronously.
 template <int D, int kThreads, class T, class Slot>
 __device__ inline void load_tile(uint32_t tile, Rows<const T> rows, int first, int count, int limit, int channels,
-                                 bool wide, const Slot& slot) {
+                                 bool aligned, const Slot& slot) {
   constexpr int kChunks = D / 8;
   for (int item = static_cast<int>(threadIdx.x); item < count * kChunks; item += kThreads) {
     const int row = item / kChunks, chunk = item % kChunks;
     const int from = first + row;
     const uint32_t to = tile + tile_offset<D>(slot(row), chunk);
     const int here = from < limit ? min(8, max(0, channels - chunk * 8)) : 0;
-    if (wide) {
-      copy_async(to, here > 0 ? &rows.at(from, chunk * 8) : rows.data, here * 2);
+    if (aligned) {
+      cp_async(to, here > 0 ? &rows.at(from, chunk * 8) : rows.data, here * 2);
       continue;
     }
     uint32_t packed[4] = {0, 0, 0, 0};
@@ -50,13 +50,6 @@ __device__ inline void load_tile(uint32_t tile, Rows<const T> rows, int first, i
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(packed[0]), "r"(packed[1]), "r"(packed[2]),
                  "r"(packed[3]));
   }
-}
-
-// Whether a view can be read 16 bytes at a time.
-inline bool is_wide(const ConstView& view, int channels) {
-  return view.data == nullptr ||
-         (view.stride[3] == 1 && channels % 8 == 0 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0 &&
-          view.stride[0] % 8 == 0 && view.stride[1] % 8 == 0 && view.stride[2] % 8 == 0);
 }
 
 }  // namespace strata::cuda

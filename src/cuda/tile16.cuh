@@ -2,14 +2,14 @@
 // rows. Of a 16 x 16 matrix x[n][2 half + e], a lane holds row lane / 4 + 8 half, column 8 n + 2 (lane % 4) + e.
 #pragma once
 
+#include "cuda/online_softmax.cuh"
 #include "cuda/tile.cuh"
 
 namespace strata::cuda {
 
 constexpr int kTileRows = 16;
 
-__device__ inline int tile_lane() { return static_cast<int>(threadIdx.x) % 32; }
-__device__ inline int tile_row(int half) { return tile_lane() / 4 + 8 * half; }
+__device__ inline int tile_row(int half) { return lane_of_thread() / 4 + 8 * half; }
 
 // f(half, n, 2 half + e, column) for all eight numbers of this lane.
 template <class F>
@@ -19,7 +19,7 @@ __device__ inline void each_of_tile(const F& f) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) f(half, n, 2 * half + e, 8 * n + 2 * (tile_lane() % 4) + e);
+      for (int e = 0; e < 2; ++e) f(half, n, 2 * half + e, 8 * n + 2 * (lane_of_thread() % 4) + e);
     }
   }
 }
@@ -27,14 +27,14 @@ __device__ inline void each_of_tile(const F& f) {
 // x += left rows x right rows, over D channels.
 template <class T, int D>
 __device__ inline void rows_by_rows(float (&x)[2][4], uint32_t left, uint32_t right) {
-  const int lane = tile_lane();
+  const int lane = lane_of_thread();
 #pragma unroll
   for (int kk = 0; kk < D / 16; ++kk) {
     uint32_t l[4], r[4];
-    load_matrices(l, left + tile_offset<D>(lane % 16, 2 * kk + lane / 16));
-    load_matrices(r, right + tile_offset<D>(lane / 16 * 8 + lane % 8, 2 * kk + lane / 8 % 2));
-    multiply_add(x[0], l, r[0], r[1], T());
-    multiply_add(x[1], l, r[2], r[3], T());
+    ldmatrix(l, left + tile_offset<D>(lane % 16, 2 * kk + lane / 16));
+    ldmatrix(r, right + tile_offset<D>(lane / 16 * 8 + lane % 8, 2 * kk + lane / 8 % 2));
+    mma_sync(x[0], l, r[0], r[1], T());
+    mma_sync(x[1], l, r[2], r[3], T());
   }
 }
 
@@ -51,19 +51,31 @@ __device__ inline void tile_operand(uint32_t (&left)[4], const float (&x)[2][4])
 template <class T, int D>
 __device__ inline void by_rows(float (&x0)[4], float (&x1)[4], const uint32_t (&left)[4], uint32_t rows, int n) {
   uint32_t r[4];
-  load_matrices_transposed(r, rows + tile_offset<D>(tile_lane() % 16, n + tile_lane() / 16));
-  multiply_add(x0, left, r[0], r[1], T());
-  multiply_add(x1, left, r[2], r[3], T());
+  ldmatrix_trans(r, rows + tile_offset<D>(lane_of_thread() % 16, n + lane_of_thread() / 16));
+  mma_sync(x0, left, r[0], r[1], T());
+  mma_sync(x1, left, r[2], r[3], T());
 }
 
-// Over the four lanes that share rows.
-__device__ inline float row_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-__device__ inline float row_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
+// The online softmax (online_softmax.cuh) of this lane's two rows of a tile, natural base. The sums are those of this
+// lane alone; quad_sum completes them.
+struct TileSoftmax {
+  float max[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+
+  __device__ void add(float (&s)[2][4], float (&rescale)[2]) {
+    float new_max[2] = {max[0], max[1]};
+    each_of_tile([&](int half, int n, int i, int) { new_max[half] = fmaxf(new_max[half], s[n][i]); });
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      new_max[half] = quad_max(new_max[half]);
+      rescale[half] = fast_exp2((max[half] - finite_or_zero(new_max[half])) * kLog2e);
+      sum[half] *= rescale[half];
+      max[half] = new_max[half];
+    }
+    each_of_tile([&](int half, int n, int i, int) {
+      s[n][i] = fast_exp2((s[n][i] - finite_or_zero(max[half])) * kLog2e);
+      sum[half] += s[n][i];
+    });
+  }
+};
 
 }  // namespace strata::cuda

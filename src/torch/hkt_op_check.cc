@@ -5,6 +5,7 @@
 
 namespace strata {
 void check_hkt(const HktInputs& in) {
+  ++argument_checks();
   const at::Tensor& v = in.v;
   TORCH_CHECK(in.levels() >= 1 && in.levels() <= kMaxLevels, "q: expected a list of 1 to ", kMaxLevels,
               " tensors, one per level, got ", in.levels());

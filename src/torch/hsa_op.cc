@@ -159,12 +159,10 @@ std::vector<Tensor> hsa_attention_backward_autograd(const Tensor& dout, const op
                                                     const optional<Tensor>& weights, const optional<Tensor>& key_bias,
                                                     const optional<Tensor>& positions, bool causal,
                                                     optional<double> scale) {
-  static const auto op = find_op<decltype(hsa_attention_backward_kernel)>("strata::hsa_attention_backward");
-  const std::vector<Tensor> tensors = {dout, q, k, v};
-  return HsaBackwardOnce::apply(TensorList(tensors), std::function<std::vector<Tensor>()>([&] {
-                                  return op.call(dout, dscore, q, k, v, trees, weights, key_bias, positions, causal,
-                                                 scale);
-                                }));
+  return backward_once("strata::hsa_attention", {dout, q, k, v}, [&] {
+    return call_below_autograd("strata::hsa_attention_backward", hsa_attention_backward_kernel, q, dout, dscore, q, k,
+                               v, trees, weights, key_bias, positions, causal, scale);
+  });
 }
 
 class HsaForward : public torch::autograd::Function<HsaForward> {
@@ -173,9 +171,8 @@ class HsaForward : public torch::autograd::Function<HsaForward> {
                                                 const Tensor& v, optional<Tensor> weights, optional<Tensor> key_bias,
                                                 optional<Tensor> positions, std::vector<Tensor> trees, bool causal,
                                                 optional<double> scale) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    static const auto op = find_op<decltype(hsa_attention_kernel)>("strata::hsa_attention");
-    auto [out, score] = op.call(q, k, v, trees, weights, key_bias, positions, causal, scale);
+    auto [out, score] = call_below_autograd("strata::hsa_attention", hsa_attention_kernel, q, q, k, v,
+                                            TensorList(trees), weights, key_bias, positions, causal, scale);
     torch::autograd::variable_list saved = {
         q, k, v, weights.value_or(Tensor()), key_bias.value_or(Tensor()), positions.value_or(Tensor())};
     ctx->save_for_backward(saved);

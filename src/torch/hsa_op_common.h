@@ -1,8 +1,7 @@
-// What the two forms of HSA share as operators: checks, views, empty gradients, and the refusal of a second derivative.
+// What the two forms of HSA share as operators: checks, views, empty gradients.
 #pragma once
 
 #include <cmath>
-#include <functional>
 
 #include "torch/op_common.h"
 
@@ -12,6 +11,7 @@ using at::Tensor;
 using at::TensorList;
 
 inline void check_qkv(const Tensor& q, const Tensor& k, const optional<Tensor>& v) {
+  ++argument_checks();
   TORCH_CHECK(q.dim() == 4, "q: expected 4 dimensions (batch, heads, tokens, channels), got shape ", q.sizes());
   const at::ScalarType type = q.scalar_type();
   check_dtype("q", q);
@@ -75,21 +75,5 @@ inline std::vector<Tensor> empty_gradients(const Tensor& q, const Tensor& k, con
           compute_empty(key_bias.has_value() ? key_bias->sizes() : at::IntArrayRef(none), q),
           compute_empty(positions.has_value() ? positions->sizes() : at::IntArrayRef(none), q)};
 }
-
-inline optional<Tensor> optional_tensor(const Tensor& t) { return t.defined() ? optional<Tensor>(t) : c10::nullopt; }
-
-// The gradient operators of both forms under one node that refuses to be differentiated again.
-class HsaBackwardOnce : public torch::autograd::Function<HsaBackwardOnce> {
- public:
-  // tensors: every tensor of the call, so that the graph knows about them; `call` does the work.
-  static torch::autograd::variable_list forward(torch::autograd::AutogradContext*, TensorList,
-                                                const std::function<std::vector<Tensor>()>& call) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    return call();
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
-    TORCH_CHECK(false, "strata's HSA attention cannot be differentiated twice; use first-order gradients");
-  }
-};
 
 }  // namespace strata::hsa_op

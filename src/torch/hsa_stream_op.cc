@@ -60,6 +60,8 @@ std::vector<Tensor> hsa_stream_backward_run(const Tensor& dout, const optional<T
                                             int64_t branching, const optional<Tensor>& weights,
                                             const optional<Tensor>& key_bias, const optional<Tensor>& positions,
                                             optional<double> scale) {
+  check_qkv(q, k, v);
+  check_terms(q, weights, key_bias, positions);
   std::vector<Tensor> gradients =
       hsa_stream_backward_meta(dout, dlse, q, k, v, out, lse, branching, weights, key_bias, positions, scale);
   const StreamProblem problem(q, k, v, branching, weights, key_bias, positions, scale);
@@ -136,12 +138,10 @@ std::vector<Tensor> hsa_stream_backward_autograd(const Tensor& dout, const optio
                                                  int64_t branching, const optional<Tensor>& weights,
                                                  const optional<Tensor>& key_bias, const optional<Tensor>& positions,
                                                  optional<double> scale) {
-  static const auto op = find_op<decltype(hsa_stream_backward_run)>("strata::hsa_stream_attention_backward");
-  const std::vector<Tensor> tensors = {dout, q, k, v};
-  return HsaBackwardOnce::apply(TensorList(tensors), std::function<std::vector<Tensor>()>([&] {
-                                  return op.call(dout, dlse, q, k, v, out, lse, branching, weights, key_bias, positions,
-                                                 scale);
-                                }));
+  return backward_once("strata::hsa_stream_attention", {dout, q, k, v}, [&] {
+    return call_below_autograd("strata::hsa_stream_attention_backward", hsa_stream_backward_run, q, dout, dlse, q, k, v,
+                               out, lse, branching, weights, key_bias, positions, scale);
+  });
 }
 
 class HsaStreamForward : public torch::autograd::Function<HsaStreamForward> {
@@ -149,9 +149,8 @@ class HsaStreamForward : public torch::autograd::Function<HsaStreamForward> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const Tensor& q, const Tensor& k,
                                                 const Tensor& v, optional<Tensor> key_bias, optional<Tensor> positions,
                                                 optional<Tensor> weights, int64_t branching, optional<double> scale) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    static const auto op = find_op<decltype(hsa_stream_run)>("strata::hsa_stream_attention");
-    auto [out, lse] = op.call(q, k, v, branching, weights, key_bias, positions, scale);
+    auto [out, lse] = call_below_autograd("strata::hsa_stream_attention", hsa_stream_run, q, q, k, v, branching,
+                                          weights, key_bias, positions, scale);
     torch::autograd::variable_list saved = {
         q, k, v, out, lse, key_bias.value_or(Tensor()), positions.value_or(Tensor()), weights.value_or(Tensor())};
     ctx->save_for_backward(saved);

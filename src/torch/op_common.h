@@ -1,6 +1,9 @@
 // What the operators of both mechanisms share: views of tensors, checks, errors, the dispatcher.
 #pragma once
 
+#include <functional>
+
+#include "base/check_count.h"
 #include "strata/status.h"
 #include "strata/tensor.h"
 #include "torch/compat.h"
@@ -61,6 +64,51 @@ inline at::Tensor empty_with_layout(const at::Tensor& like, at::IntArrayRef size
 template <class Signature>
 c10::TypedOperatorHandle<Signature> find_op(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+// Whether a call below autograd reaches the kernels of the tensor's device with nothing in between: no tracing, no fake
+// or batched tensors, no autocast.
+inline bool reaches_device(const at::Tensor& t) {
+  const auto tls = c10::impl::tls_local_dispatch_key_set();
+  const c10::DispatchKeySet keys =
+      ((t.key_set() | tls.included_) - tls.excluded_).remove(c10::DispatchKey::BackendSelect);
+  const c10::DispatchKey key = keys.highestPriorityTypeId();
+  return key == c10::DispatchKey::CPU || key == c10::DispatchKey::CUDA;
+}
+
+// An operator's kernel, called from its autograd kernel: directly where that is what the dispatcher would do.
+template <class... Parameters, class Result, class... Arguments>
+Result call_below_autograd(const char* name, Result (*kernel)(Parameters...), const at::Tensor& like,
+                           Arguments&&... arguments) {
+  at::AutoDispatchBelowADInplaceOrView below;
+  if (reaches_device(like)) return kernel(std::forward<Arguments>(arguments)...);
+  return find_op<Result(Parameters...)>(name).call(std::forward<Arguments>(arguments)...);
+}
+
+// A gradient operator under a node that refuses to be differentiated again.
+class BackwardOnce : public torch::autograd::Function<BackwardOnce> {
+ public:
+  // tensors: those of the call, so that the graph knows about them; `call` does the work.
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, at::TensorList,
+                                                const std::string& name,
+                                                const std::function<std::vector<at::Tensor>()>& call) {
+    ctx->saved_data["name"] = name;
+    return call();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list) {
+    TORCH_CHECK(false, ctx->saved_data["name"].toStringRef(),
+                " cannot be differentiated twice; use first-order gradients, or compose it from torch operators where "
+                "you need the second");
+  }
+};
+inline std::vector<at::Tensor> backward_once(const char* name, const std::vector<at::Tensor>& tensors,
+                                             const std::function<std::vector<at::Tensor>()>& call) {
+  return BackwardOnce::apply(at::TensorList(tensors), std::string(name), call);
+}
+
+inline optional<at::Tensor> optional_tensor(const at::Tensor& t) {
+  return t.defined() ? optional<at::Tensor>(t) : c10::nullopt;
 }
 
 }  // namespace strata

@@ -81,10 +81,11 @@ std::string gpu_name() { return cuda::device_name(); }
 
 void run_hkt_forward(const Tensor& like, const HktProblem& p, const HktOutputs& o) {
   if (!like.is_cuda()) return throw_if_failed(hkt_forward(p, o));
-  if (like.element_size() == 2 && !cuda::hkt_runs_on_tensor_cores(p))
+  const cuda::KernelChoice kernels = cuda::hkt_kernels(p);
+  if (like.element_size() == 2 && (kernels.forward == cuda::Kernels::kSimt || kernels.backward == cuda::Kernels::kSimt))
     TORCH_WARN_ONCE("strata: HKT with ", p.levels, " levels and heads of ", p.head_size,
-                    " channels runs on CUDA's plain kernels, hundreds of times slower than on tensor cores; those "
-                    "take up to 5 levels, as far as this GPU's shared memory holds their tiles");
+                    " channels runs on SIMT kernels, hundreds of times slower than on tensor cores; those take up to 5 "
+                    "levels, as far as this GPU's shared memory holds their tiles");
   const c10::cuda::CUDAGuard device(like.device());
   throw_if_failed(cuda::hkt_forward(p, o, stream_of(like)));
 }
@@ -135,6 +136,19 @@ void run_hsa_stream_step(const Tensor& like, const HsaStreamStep& s) {
   throw_if_failed(cuda::hsa_stream_step(s, stream_of(like)));
 }
 
+void run_causal_filter_forward(const Tensor& like, const CausalFilter& f, void* y) {
+  if (!like.is_cuda()) return throw_if_failed(causal_filter_forward(f, y));
+  const c10::cuda::CUDAGuard device(like.device());
+  throw_if_failed(cuda::causal_filter_forward(f, y, stream_of(like)));
+}
+
+void run_causal_filter_backward(const Tensor& like, const CausalFilter& f, const CausalFilterGradients& g) {
+  if (!like.is_cuda()) return throw_if_failed(causal_filter_backward(f, g));
+  const c10::cuda::CUDAGuard device(like.device());
+  const Tensor workspace = scratch(like, cuda::causal_filter_backward_workspace(f));
+  throw_if_failed(cuda::causal_filter_backward(f, g, workspace.data_ptr(), stream_of(like)));
+}
+
 #else
 
 namespace {
@@ -179,6 +193,15 @@ void run_hsa_stream_backward(const Tensor& like, const HsaStreamProblem& p, cons
 void run_hsa_stream_step(const Tensor& like, const HsaStreamStep& s) {
   refuse_cuda(like);
   throw_if_failed(hsa_stream_step(s));
+}
+
+void run_causal_filter_forward(const Tensor& like, const CausalFilter& f, void* y) {
+  refuse_cuda(like);
+  throw_if_failed(causal_filter_forward(f, y));
+}
+void run_causal_filter_backward(const Tensor& like, const CausalFilter& f, const CausalFilterGradients& g) {
+  refuse_cuda(like);
+  throw_if_failed(causal_filter_backward(f, g));
 }
 
 #endif

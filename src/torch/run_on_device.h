@@ -5,6 +5,7 @@
 #include "strata/hkt.h"
 #include "strata/hsa.h"
 #include "strata/hsa_stream.h"
+#include "strata/pyramid.h"
 #include "torch/op_common.h"
 
 namespace strata {
@@ -22,6 +23,9 @@ void run_hsa_stream_forward(const at::Tensor& like, const HsaStreamProblem& prob
 void run_hsa_stream_backward(const at::Tensor& like, const HsaStreamProblem& problem, const HsaStreamOutputs& outputs,
                              const HsaStreamGradients& gradients);
 void run_hsa_stream_step(const at::Tensor& like, const HsaStreamStep& step);
+void run_causal_filter_forward(const at::Tensor& like, const CausalFilter& filter, void* y);
+void run_causal_filter_backward(const at::Tensor& like, const CausalFilter& filter,
+                                const CausalFilterGradients& gradients);
 
 // Whether this build has the CUDA kernels.
 STRATA_API bool built_with_cuda();

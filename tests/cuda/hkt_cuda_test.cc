@@ -34,9 +34,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, HktCuda, testing::ValuesIn(hkt_gpu_cases()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(HktCuda, BFloat16OnTheKernelsOfEveryChip) {
-  cuda::set_kernels(cuda::Kernels::kCommon);
+  cuda::set_kernels(cuda::Kernels::kMma);
   expect_as_good_as_plain<BFloat16>(GetParam(), 2, 5e-3);
-  cuda::set_kernels(cuda::Kernels::kBest);
+  cuda::set_kernels(cuda::Kernels::kSm90);
 }
 
 // Tensor cores take P and dS rounded to S, which in the smallest cases is all the error there is: a rounding or two.
@@ -53,6 +53,11 @@ TEST_P(HktCuda, BFloat16OnChipsWithLessSharedMemory) {
   }
 }
 
+bool on_tensor_cores(const HktProblem& p) {
+  const cuda::KernelChoice kernels = cuda::hkt_kernels(p);
+  return kernels.forward != cuda::Kernels::kSimt && kernels.backward != cuda::Kernels::kSimt;
+}
+
 // What fits by arithmetic, on the chips of kSharedMemoryOfChips.
 TEST(HktCudaSharedMemory, ChoosesTensorCoresWhereTilesFit) {
   STRATA_NEEDS_GPU();
@@ -65,10 +70,10 @@ TEST(HktCudaSharedMemory, ChoosesTensorCoresWhereTilesFit) {
         Shape{4, 128, {true, true, false}}, Shape{5, 128, {true, false, false}}, Shape{1, 256, {true, false, false}},
         Shape{3, 256, {true, false, false}}, Shape{5, 256, {false, false, false}}}) {
     const HktData<BFloat16> d({"fits", 1, 1, 1, 64, shape.levels, shape.head_size, shape.head_size, true});
-    EXPECT_TRUE(cuda::hkt_runs_on_tensor_cores(d.problem())) << shape.levels << " levels, " << shape.head_size;
+    EXPECT_TRUE(on_tensor_cores(d.problem())) << shape.levels << " levels, " << shape.head_size;
     for (int chip = 0; chip < 3; ++chip) {
       const SharedMemoryLimit limit(kSharedMemoryOfChips[chip]);
-      EXPECT_EQ(cuda::hkt_runs_on_tensor_cores(d.problem()), shape.on_chip[chip])
+      EXPECT_EQ(on_tensor_cores(d.problem()), shape.on_chip[chip])
           << shape.levels << " levels, " << shape.head_size << " channels, " << kSharedMemoryOfChips[chip] << " bytes";
     }
   }

@@ -29,9 +29,9 @@ TEST_P(HsaStreamCuda, Float32IsClose) { expect_close<float>(1e-5); }
 TEST_P(HsaStreamCuda, BFloat16IsClose) { expect_close<BFloat16>(2e-2); }
 TEST_P(HsaStreamCuda, Float16IsClose) { expect_close<Float16>(4e-3); }
 TEST_P(HsaStreamCuda, BFloat16IsCloseWithoutTensorCores) {
-  cuda::set_kernels(cuda::Kernels::kPlain);
+  cuda::set_kernels(cuda::Kernels::kSimt);
   expect_close<BFloat16>(2e-2);
-  cuda::set_kernels(cuda::Kernels::kBest);
+  cuda::set_kernels(cuda::Kernels::kSm90);
 }
 
 TEST_P(HsaStreamCuda, BFloat16OnChipsWithLessSharedMemory) {

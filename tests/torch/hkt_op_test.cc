@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/check_count.h"
 #include "torch/composed.h"
 #include "torch/expect_error.h"
 
@@ -171,6 +172,40 @@ TEST(HktOp, MistakesAreNamed) {
   call([](Inputs&, HktOptions& o) { o.bias = torch::zeros({5, 6}); }, "bias: expected a shape that broadcasts");
   call([](Inputs&, HktOptions& o) { o.bias = torch::zeros({6, 6}, torch::kFloat64); }, "bias: expected Float");
   call([](Inputs&, HktOptions& o) { o.scale = std::nan(""); }, "scale: expected a finite number");
+}
+
+// One check of the tensors and one of the problem, forward and backward.
+TEST(HktOp, ArgumentsAreCheckedOnce) {
+  const Inputs in = make_inputs(2, 2, 1, 9, 3, 4, 4);
+  int64_t before = argument_checks();
+  const Tensor out = std::get<0>(hkt_attention(in.q, in.k, in.v, in.weights));
+  EXPECT_EQ(argument_checks() - before, 2);
+  before = argument_checks();
+  torch::autograd::grad({out.sum()}, {in.v});  // on the CPU in this thread
+  EXPECT_EQ(argument_checks() - before, 2);
+  const torch::NoGradGuard no_grad;
+  before = argument_checks();
+  hkt_attention(in.q, in.k, in.v, in.weights);
+  EXPECT_EQ(argument_checks() - before, 2);
+}
+
+TEST(CausalFilterOp, GradientsEqualTheComposedOnes) {
+  torch::manual_seed(4);
+  const Tensor x = torch::randn({2, 37, 6}, torch::kFloat64).set_requires_grad(true);
+  for (int64_t stride : {1, 2}) {
+    const Tensor w = torch::randn({3, 6}, torch::kFloat64).set_requires_grad(true);
+    Tensor composed = torch::zeros({2, (37 + stride - 1) / stride, 6}, torch::kFloat64);
+    const Tensor padded = torch::constant_pad_nd(x, {0, 0, 2, 0});
+    for (int64_t r = 0; r < 3; ++r) composed = composed + padded.slice(1, 2 - r, 39 - r, stride) * w[r];
+    const Tensor y = causal_filter(x.transpose(0, 1).contiguous().transpose(0, 1), w, stride);
+    EXPECT_TRUE(torch::allclose(y, composed));
+    const auto got = torch::autograd::grad({y.sin().sum()}, {x, w});
+    const auto want = torch::autograd::grad({composed.sin().sum()}, {x, w});
+    for (int i : {0, 1}) EXPECT_TRUE(torch::allclose(got[i], want[i]));
+  }
+  // Mixed types are promoted, as products of tensors are.
+  const Tensor mixed = causal_filter(torch::ones({1, 4, 6}, torch::kBFloat16), torch::ones({3, 6}), 2);
+  EXPECT_EQ(mixed.scalar_type(), torch::kFloat32);
 }
 
 TEST(CausalFilterOp, EqualsTheSum) {

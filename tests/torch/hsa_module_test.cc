@@ -1,6 +1,7 @@
 // The HSA operators and module in C++; the Python tests go deeper and compare the two.
 #include <gtest/gtest.h>
 
+#include "base/check_count.h"
 #include "model/hsa_attention.h"
 #include "model/safetensors.h"
 #include "torch/expect_error.h"
@@ -69,6 +70,20 @@ TEST(HsaAttention, DecodingEqualsTheParallelForm) {
       EXPECT_TRUE(torch::allclose(module->step(x.select(1, t), cache), want.select(1, t), 1e-10, 1e-12)) << t;
     }
   }
+}
+
+TEST(HsaOp, ArgumentsAreCheckedOnce) {
+  const Tensor q = torch::randn({1, 2, 20, 4}).set_requires_grad(true);
+  auto checks = [](const auto& call) {
+    const int64_t before = argument_checks();
+    call();
+    return argument_checks() - before;
+  };
+  Tensor tree_out, stream_out;
+  EXPECT_EQ(checks([&] { tree_out = std::get<0>(hsa_attention(q, q, q, {balanced(20, 4)})); }), 2);
+  EXPECT_EQ(checks([&] { torch::autograd::grad({tree_out.sum()}, {q}); }), 2);
+  EXPECT_EQ(checks([&] { stream_out = std::get<0>(hsa_stream_attention(q, q, q, {})); }), 2);
+  EXPECT_EQ(checks([&] { torch::autograd::grad({stream_out.sum()}, {q}); }), 2);
 }
 
 TEST(HsaOp, MetaKernelsGiveTheShapes) {

@@ -1,24 +1,23 @@
-// HKT attention on CUDA without tensor cores: float32, float64, and whatever the fast kernels do not take. A warp has
-// one query (or, for gradients of keys, a block of keys) and walks over 32 keys (queries) at a time, one per lane.
+// HKT attention without tensor cores: float32, float64, and whatever the other kernels do not take. A warp has one
+// query (or, for gradients of keys, a block of keys) and loops over 32 keys (queries) at a time, one per lane.
 #include <cmath>
 
-#include "cuda/common.cuh"
-#include "cuda/hkt_cuda_kernels.h"
+#include "cuda/hkt_kernels.h"
+#include "cuda/hkt_scores.cuh"
+#include "cuda/online_softmax.cuh"
+#include "cuda/simt.cuh"
 
 namespace strata::cuda {
 namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
-constexpr int kPieces = kMaxHeadSize / 32;  // channels of a lane: lane, lane + 32, ..
 
 // What all three kernels see of a sequence and a head.
 template <class S>
 struct Line {
   using C = typename ComputeOf<S>::Type;
   __device__ Line(const HktProblem& problem, int64_t b, int64_t h)
-      : p(problem), batch(b), head(h), key_head(h / (p.heads / p.key_heads)) {
-    limit = p.lengths == nullptr ? p.tokens : max(int64_t{0}, min(p.lengths[batch], p.tokens));
-  }
+      : p(problem), batch(b), head(h), key_head(h / (p.heads / p.key_heads)), limit(length_of(p, b)) {}
   __device__ C weight(int l) const { return static_cast<const C*>(p.weights)[head * p.levels + l]; }
   __device__ bool sees(int64_t i, int64_t j) const { return i < limit && j < limit && (!p.causal || j <= i); }
   // S_ij, with the scale and the bias.
@@ -41,43 +40,33 @@ struct Line {
 
 template <class S>
 __global__ void __launch_bounds__(kThreads)
-    plain_forward_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o) {
+    simt_forward_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o) {
   using C = typename ComputeOf<S>::Type;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (i >= p.tokens) return;
   const Line<S> line(p, blockIdx.z, blockIdx.y);
   const Rows<const S> v = rows_of<const S>(p.v, line.batch, line.key_head);
-  C peak = -INFINITY, sum = 0, out[kPieces] = {};
+  OnlineSoftmax<C> softmax;
+  C out[kLaneChannels] = {};
   const int64_t end = i < line.limit ? (p.causal ? i + 1 : line.limit) : 0;
   for (int64_t first = 0; first < end; first += 32) {
     const int64_t j = first + lane;
-    const C s = j < end ? line.score(i, j) : -static_cast<C>(INFINITY);
-    const C top = fmax(peak, warp_max(s)), base = top == -INFINITY ? C(0) : top;
-    const C weight = exp(s - base), shrink = exp(peak - base);
-    peak = top;
-    sum = sum * shrink + warp_sum(weight);
+    C rescale;
+    const C weight = softmax.add_warp(j < end ? line.score(i, j) : -static_cast<C>(INFINITY), rescale);
 #pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) out[piece] *= shrink;
+    for (C& channel : out) channel *= rescale;
     for (int x = 0; x < 32 && first + x < end; ++x) {
-      const C share = __shfl_sync(~0u, weight, x);
-      if (share == 0) continue;  // masked pairs may hold anything
-#pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        const int c = lane + 32 * piece;
-        if (c < p.value_size) out[piece] += share * static_cast<C>(v.at(first + x, c));
-      }
+      const C part = __shfl_sync(~0u, weight, x);
+      if (part == 0) continue;  // masked pairs may hold anything
+      each_lane_channel(p.value_size, [&](int n, int c) { out[n] += part * static_cast<C>(v.at(first + x, c)); });
     }
   }
   const Rows<S> to = rows_of<S>(o.out, line.batch, line.head);
-#pragma unroll
-  for (int piece = 0; piece < kPieces; ++piece) {
-    const int c = lane + 32 * piece;
-    if (c < p.value_size) to.at(i, c) = static_cast<S>(sum == 0 ? C(0) : out[piece] / sum);
-  }
-  if (lane == 0)
-    static_cast<C*>(o.lse)[(line.batch * p.heads + line.head) * p.tokens + i] =
-        sum == 0 ? -static_cast<C>(INFINITY) : peak + log(sum);
+  each_lane_channel(p.value_size, [&](int n, int c) {
+    to.at(i, c) = static_cast<S>(softmax.sum == 0 ? C(0) : out[n] / softmax.sum);
+  });
+  if (lane == 0) static_cast<C*>(o.lse)[(line.batch * p.heads + line.head) * p.tokens + i] = softmax.lse();
 }
 
 // P_ij and dS_ij of one pair.
@@ -100,41 +89,33 @@ __device__ void pair_gradient(const Line<S>& line, const Rows<const S>& v, const
 // Sums over the blocks of all levels: row i adds to row i >> l of level l, and when that is complete it is stored.
 template <class C>
 struct LevelRows {
-  C sum[kMaxLevels][kPieces];
+  C sum[kMaxLevels][kLaneChannels];
   __device__ void clear() {
 #pragma unroll
     for (int l = 0; l < kMaxLevels; ++l)
 #pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) sum[l][piece] = 0;
+      for (C& channel : sum[l]) channel = 0;
   }
   template <class S>
   __device__ void add(const HktProblem& p, const ConstView* views, int64_t batch, int64_t head, int64_t row,
                       const C* factor, C value) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int l = 0; l < kMaxLevels; ++l) {
       if (l >= p.levels) break;
       const Rows<const S> rows = rows_of<const S>(views[l], batch, head);
-#pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        const int c = lane + 32 * piece;
-        if (c < p.head_size) sum[l][piece] += value * factor[l] * static_cast<C>(rows.at(row >> l, c));
-      }
+      each_lane_channel(p.head_size,
+                        [&](int i, int c) { sum[l][i] += value * factor[l] * static_cast<C>(rows.at(row >> l, c)); });
     }
   }
   // After row i of `tokens`: f(level, row of it, channel, sum) for every level that is complete, which starts anew.
   template <class F>
   __device__ void finish(const HktProblem& p, int64_t i, const F& f) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int l = 0; l < kMaxLevels; ++l) {
       if (l >= p.levels || ((i + 1) % (int64_t{1} << l) != 0 && i + 1 != p.tokens)) continue;
+      each_lane_channel(p.head_size, [&](int n, int c) { f(l, i >> l, c, sum[l][n]); });
 #pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        const int c = lane + 32 * piece;
-        if (c < p.head_size) f(l, i >> l, c, sum[l][piece]);
-        sum[l][piece] = 0;
-      }
+      for (C& channel : sum[l]) channel = 0;
     }
   }
 };
@@ -142,8 +123,8 @@ struct LevelRows {
 // dq of a block of 2^(L-1) rows; with it parts of da, and dbias.
 template <class S>
 __global__ void __launch_bounds__(kThreads)
-    plain_query_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o,
-                       const __grid_constant__ HktGradients g, const void* deltas, void* weight_parts) {
+    simt_query_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o,
+                      const __grid_constant__ HktGradients g, const void* deltas, void* weight_parts) {
   using C = typename ComputeOf<S>::Type;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t block = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
@@ -189,8 +170,8 @@ __global__ void __launch_bounds__(kThreads)
 // dk and dv of a block of 2^(L-1) keys, over all the heads that share them.
 template <class S>
 __global__ void __launch_bounds__(kThreads)
-    plain_key_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o,
-                     const __grid_constant__ HktGradients g, const void* deltas) {
+    simt_key_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o,
+                    const __grid_constant__ HktGradients g, const void* deltas) {
   using C = typename ComputeOf<S>::Type;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t block = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
@@ -200,7 +181,7 @@ __global__ void __launch_bounds__(kThreads)
   LevelRows<C> rows;
   rows.clear();
   for (int64_t j = first_key; j < min(first_key + size, p.tokens); ++j) {
-    C dv[kPieces] = {};
+    C dv[kLaneChannels] = {};
     for (int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
       const Line<S> line(p, batch, head);
       const Rows<const S> v = rows_of<const S>(p.v, batch, key_head), dout = rows_of<const S>(g.dout, batch, head);
@@ -213,22 +194,15 @@ __global__ void __launch_bounds__(kThreads)
         C weight = 0, ds = 0;
         if (first + lane < p.tokens) pair_gradient(line, v, dout, lse, delta, first + lane, j, weight, ds);
         for (int x = 0; x < 32; ++x) {
-          const C share = __shfl_sync(~0u, weight, x), value = __shfl_sync(~0u, ds, x);
+          const C part = __shfl_sync(~0u, weight, x), value = __shfl_sync(~0u, ds, x);
           if (value != 0) rows.template add<S>(p, p.q, batch, head, first + x, factor, value);
-          if (share == 0) continue;
-#pragma unroll
-          for (int piece = 0; piece < kPieces; ++piece) {
-            const int c = lane + 32 * piece;
-            if (c < p.value_size) dv[piece] += share * static_cast<C>(dout.at(first + x, c));
-          }
+          if (part == 0) continue;
+          each_lane_channel(p.value_size, [&](int n, int c) { dv[n] += part * static_cast<C>(dout.at(first + x, c)); });
         }
       }
     }
-#pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) {
-      const int c = lane + 32 * piece;
-      if (c < p.value_size) rows_of<S>(g.dv, batch, key_head).at(j, c) = static_cast<S>(dv[piece]);
-    }
+    each_lane_channel(p.value_size,
+                      [&](int n, int c) { rows_of<S>(g.dv, batch, key_head).at(j, c) = static_cast<S>(dv[n]); });
     rows.finish(p, j, [&](int l, int64_t row, int c, C sum) {
       rows_of<S>(g.dk[l], batch, key_head).at(row, c) = static_cast<S>(sum);
     });
@@ -237,8 +211,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // D_i = <dO_i, O_i> - dlse_i, a thread per row.
 template <class S>
-__global__ void plain_delta_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o,
-                                   const __grid_constant__ HktGradients g, void* deltas) {
+__global__ void simt_delta_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o,
+                                  const __grid_constant__ HktGradients g, void* deltas) {
   using C = typename ComputeOf<S>::Type;
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (at >= p.batch * p.heads * p.tokens) return;
@@ -250,8 +224,8 @@ __global__ void plain_delta_kernel(const __grid_constant__ HktProblem p, const _
 }
 
 template <class S>
-__global__ void plain_weight_kernel(const __grid_constant__ HktProblem p, const void* parts, int64_t blocks,
-                                    void* dweights) {
+__global__ void simt_weight_kernel(const __grid_constant__ HktProblem p, const void* parts, int64_t blocks,
+                                   void* dweights) {
   using C = typename ComputeOf<S>::Type;
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (at >= p.heads * p.levels) return;
@@ -277,31 +251,31 @@ cudaError_t backward(const HktProblem& p, const HktOutputs& o, const HktGradient
   const int64_t lines = p.batch * p.heads * p.tokens, size = int64_t{1} << (p.levels - 1);
   const int64_t blocks = (p.tokens + size - 1) / size;
   void* parts = static_cast<C*>(workspace) + lines;
-  plain_delta_kernel<S><<<static_cast<unsigned>((lines + 255) / 256), 256, 0, stream>>>(p, o, g, workspace);
-  plain_query_kernel<S><<<grid_of(p, blocks, p.heads), kThreads, 0, stream>>>(p, o, g, workspace, parts);
-  plain_key_kernel<S><<<grid_of(p, blocks, p.key_heads), kThreads, 0, stream>>>(p, o, g, workspace);
-  plain_weight_kernel<S>
+  simt_delta_kernel<S><<<static_cast<unsigned>((lines + 255) / 256), 256, 0, stream>>>(p, o, g, workspace);
+  simt_query_kernel<S><<<grid_of(p, blocks, p.heads), kThreads, 0, stream>>>(p, o, g, workspace, parts);
+  simt_key_kernel<S><<<grid_of(p, blocks, p.key_heads), kThreads, 0, stream>>>(p, o, g, workspace);
+  simt_weight_kernel<S>
       <<<static_cast<unsigned>((p.heads * p.levels + 127) / 128), 128, 0, stream>>>(p, parts, blocks, g.dweights);
   return cudaGetLastError();
 }
 
 }  // namespace
 
-cudaError_t hkt_forward_plain(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
+cudaError_t hkt_forward_simt(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
   return with_storage(p.dtype, [&](auto storage) {
-    plain_forward_kernel<decltype(storage)><<<grid_of(p, p.tokens, p.heads), kThreads, 0, stream>>>(p, o);
+    simt_forward_kernel<decltype(storage)><<<grid_of(p, p.tokens, p.heads), kThreads, 0, stream>>>(p, o);
     return cudaGetLastError();
   });
 }
 
-size_t hkt_backward_workspace_plain(const HktProblem& p) {
+size_t hkt_backward_workspace_simt(const HktProblem& p) {
   const int64_t size = int64_t{1} << (p.levels - 1), blocks = (p.tokens + size - 1) / size;
   return static_cast<size_t>(p.batch * p.heads * (p.tokens + blocks * kMaxLevels)) *
          (p.dtype == DType::kFloat64 ? sizeof(double) : sizeof(float));
 }
 
-cudaError_t hkt_backward_plain(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace,
-                               cudaStream_t stream) {
+cudaError_t hkt_backward_simt(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace,
+                              cudaStream_t stream) {
   return with_storage(p.dtype, [&](auto storage) { return backward<decltype(storage)>(p, o, g, workspace, stream); });
 }
 

@@ -1,15 +1,18 @@
 // The families of one depth, bottom-up, for any tree: a block per family and head. Forward and backward both start so.
 #pragma once
 
-#include "cuda/hsa_cuda_kernels.h"
 #include "cuda/hsa_nodes.cuh"
+#include "cuda/online_softmax.cuh"
 
 namespace strata::cuda {
 namespace {
 
+constexpr int kFamilyThreads = 128;
+
 // The weighted means of q, k, v and kappa over the children.
 template <class S>
-__global__ void __launch_bounds__(kHsaThreads) hsa_means_kernel(const __grid_constant__ HsaArgs<S> a, int64_t first) {
+__global__ void __launch_bounds__(kFamilyThreads)
+    hsa_means_kernel(const __grid_constant__ HsaArgs<S> a, int64_t first) {
   using C = typename ComputeOf<S>::Type;
   const int64_t family = first + blockIdx.x;
   const Head<S> head(a, family, blockIdx.y);
@@ -21,7 +24,7 @@ __global__ void __launch_bounds__(kHsaThreads) hsa_means_kernel(const __grid_con
   for (int x = 0; x < size; ++x) total += head.weight(children[x]);
   const C inverse = total > 0 ? C(1) / total : C(0);
   const int width = a.p.head_size, values = a.p.v.data == nullptr ? 0 : a.p.value_size;
-  for (int c = thread; c < 2 * width + values; c += kHsaThreads) {
+  for (int c = thread; c < 2 * width + values; c += kFamilyThreads) {
     C sum = 0;
     for (int x = 0; x < size; ++x) {
       const C w = head.weight(children[x]);
@@ -46,9 +49,10 @@ __global__ void __launch_bounds__(kHsaThreads) hsa_means_kernel(const __grid_con
 
 // Z of every child and, with values, its attention on its siblings; then f of the family.
 template <class S>
-__global__ void __launch_bounds__(kHsaThreads) hsa_family_kernel(const __grid_constant__ HsaArgs<S> a, int64_t first) {
+__global__ void __launch_bounds__(kFamilyThreads)
+    hsa_family_kernel(const __grid_constant__ HsaArgs<S> a, int64_t first) {
   using C = typename ComputeOf<S>::Type;
-  constexpr int kPieces = kMaxHeadSize / 32, kWarps = kHsaThreads / 32;
+  constexpr int kWarps = kFamilyThreads / 32;
   const int64_t family = first + blockIdx.x;
   const Head<S> head(a, family, blockIdx.y);
   const int32_t* children = a.plan.children + a.plan.child_begin[family];
@@ -57,42 +61,33 @@ __global__ void __launch_bounds__(kHsaThreads) hsa_family_kernel(const __grid_co
   const bool with_local = a.n.local != nullptr;
   for (int x = static_cast<int>(threadIdx.x) / 32; x < size; x += kWarps) {
     const int32_t child = children[x];
-    C peak = head.f(child), sum = 1, local[kPieces] = {};
-    const C own = peak;
-    if (peak == -static_cast<C>(INFINITY)) sum = 0;
+    const C own = head.f(child);
+    OnlineSoftmax<C> softmax{own, own == -static_cast<C>(INFINITY) ? C(0) : C(1)};
+    C local[kLaneChannels] = {};
     for (int y0 = 0; y0 < size; y0 += 32) {
       const int y = y0 + lane;
-      const C g = y < size && y != x ? head.g(family, children, x, y) : -static_cast<C>(INFINITY);
-      const C top = fmax(peak, warp_max(g)), base = top == -static_cast<C>(INFINITY) ? C(0) : top;
-      const C share = exp(g - base), shrink = exp(peak - base);
-      peak = top;
-      sum = sum * shrink + warp_sum(share);
+      C rescale;
+      const C weight =
+          softmax.add_warp(y < size && y != x ? head.g(family, children, x, y) : -static_cast<C>(INFINITY), rescale);
       if (!with_local) continue;
 #pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) local[piece] *= shrink;
+      for (C& channel : local) channel *= rescale;
       for (int other = 0; other < 32 && y0 + other < size; ++other) {
-        const C part = __shfl_sync(~0u, share, other);
+        const C part = __shfl_sync(~0u, weight, other);
         if (part == 0) continue;
-#pragma unroll
-        for (int piece = 0; piece < kPieces; ++piece) {
-          const int c = lane + 32 * piece;
-          if (c < a.p.value_size) local[piece] += part * head.v(children[y0 + other], c);
-        }
+        each_lane_channel(a.p.value_size, [&](int i, int c) { local[i] += part * head.v(children[y0 + other], c); });
       }
     }
-    const C Z = sum > 0 ? peak + log(sum) : sum == 0 ? -static_cast<C>(INFINITY) : sum;
+    const C Z = softmax.lse();
     if (lane == 0) (child < 0 ? a.n.Z[head.node(~child)] : a.n.leaf_Z[head.leaf(child)]) = Z;
     if (!with_local) continue;
-    const C inverse = sum == 0 ? C(0) : C(1) / sum;
+    const C inverse = softmax.inverse();
     const C self = child >= 0 ? exp_difference(own, Z) : C(0);  // a node's own mass goes down, not out
-#pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) {
-      const int c = lane + 32 * piece;
-      if (c >= a.p.value_size) break;
-      const C result = local[piece] * inverse + (self > 0 ? self * head.v(child, c) : C(0));
+    each_lane_channel(a.p.value_size, [&](int i, int c) {
+      const C result = local[i] * inverse + (self > 0 ? self * head.v(child, c) : C(0));
       (child < 0 ? a.n.local[head.node(~child) * a.p.value_size + c]
                  : a.n.leaf_local[head.leaf(child) * a.p.value_size + c]) = result;
-    }
+    });
   }
   __syncthreads();
   if (threadIdx.x >= 32) return;
@@ -105,6 +100,17 @@ __global__ void __launch_bounds__(kHsaThreads) hsa_family_kernel(const __grid_co
   }
   f = warp_sum(f);
   if (lane == 0) a.n.f[node] = total > 0 ? f : -static_cast<C>(INFINITY);
+}
+
+template <class S>
+dim3 family_grid(const HsaArgs<S>& a, const HsaPlan& plan, int64_t depth) {
+  return {static_cast<unsigned>(families_at(plan, depth)), static_cast<unsigned>(a.p.heads)};
+}
+template <class S>
+void launch_families(const HsaArgs<S>& a, const HsaPlan& plan, int64_t depth, cudaStream_t stream) {
+  const dim3 grid = family_grid(a, plan, depth);
+  hsa_means_kernel<S><<<grid, kFamilyThreads, 0, stream>>>(a, plan.depth_begin[depth]);
+  hsa_family_kernel<S><<<grid, kFamilyThreads, 0, stream>>>(a, plan.depth_begin[depth]);
 }
 
 }  // namespace

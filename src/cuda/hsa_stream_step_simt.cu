@@ -3,10 +3,8 @@
 // last.
 #include <cmath>
 
-#include "base/hsa_stream_check.h"
-#include "cuda/common.cuh"
-#include "cuda/cuda_status.h"
-#include "strata/cuda.h"
+#include "cuda/hsa_stream_kernels.h"
+#include "cuda/simt.cuh"
 
 namespace strata::cuda {
 namespace {
@@ -140,11 +138,8 @@ cudaError_t step(const HsaStreamStep& s, cudaStream_t queue) {
 
 }  // namespace
 
-Status hsa_stream_step(const HsaStreamStep& s, Stream stream) {
-  if (Status status = hsa_stream_check(s); !status.ok() || s.batch == 0) return status;
-  const auto queue = static_cast<cudaStream_t>(stream);
-  return cuda_status(s.dtype == DType::kFloat64 ? step<double>(s, queue) : step<float>(s, queue),
-                     "streaming HSA, one step");
+cudaError_t hsa_stream_step_simt(const HsaStreamStep& s, cudaStream_t stream) {
+  return s.dtype == DType::kFloat64 ? step<double>(s, stream) : step<float>(s, stream);
 }
 
 }  // namespace strata::cuda

@@ -1,7 +1,11 @@
-// What the kernels without tensor cores share.
+// Storage types, the types that sums are taken in, and the way from a DType to them.
 #pragma once
 
-#include "cuda/tile.cuh"
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include "strata/tensor.h"
 
 namespace strata::cuda {
 
@@ -14,18 +18,8 @@ struct ComputeOf<double> {
   using Type = double;
 };
 
-template <class C>
-__device__ inline C warp_sum(C x) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
-  return x;
-}
-template <class C>
-__device__ inline C warp_max(C x) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) x = fmax(x, __shfl_xor_sync(~0u, x, offset));
-  return x;
-}
+inline bool is_16_bit(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
+inline size_t compute_size(DType dtype) { return dtype == DType::kFloat64 ? sizeof(double) : sizeof(float); }
 
 // Calls run(S{}) with the storage type that dtype names.
 template <class Run>
@@ -42,9 +36,10 @@ cudaError_t with_storage(DType dtype, const Run& run) {
   }
   return cudaErrorInvalidValue;
 }
-
-inline unsigned blocks_for(int64_t items, int64_t per_block) {
-  return static_cast<unsigned>((items + per_block - 1) / per_block);
+// The same for the two types that tensor cores multiply.
+template <class Run>
+cudaError_t with_16_bit_storage(DType dtype, const Run& run) {
+  return dtype == DType::kBFloat16 ? run(__nv_bfloat16{}) : run(__half{});
 }
 
 }  // namespace strata::cuda

@@ -1,20 +1,16 @@
-// HSA backward on trees of families of at most 16 children (hsa_small.cuh; docs/MATH.md, section 2.4). With P the
-// attention within a family, its diagonal the own mass, and R = Y V^T, its diagonal mbar:
+// HSA backward on trees of families of at most 16 children, with mma.sync (hsa_mma.cuh; docs/MATH.md, section 2.4).
+// With P the attention within a family, its diagonal the own mass, and R = Y V^T, its diagonal mbar:
 //   mu_c = sum_b P_cb R_cb        G_cb = P_cb (m (R_cb - mu_c) + fbar |c| / |A|)
 //   dq_c = s sum_b G_cb k_b       dk_b = s sum_c G_cb q_c       dv_b = m sum_c P_cb Y_c       plus shares of A's own
 // The diagonal is part of these sums for leaves; a node takes it down, as fbar and m.
-#include <cmath>
-#include <type_traits>
-
-#include "cuda/hsa_cuda_kernels.h"
-#include "cuda/hsa_small.cuh"
+#include "cuda/hsa_mma.cuh"
 
 namespace strata::cuda {
 namespace {
 
 template <class T, int D>
-struct BackwardFamily : SmallFamily<T, D, 4> {
-  using Base = SmallFamily<T, D, 4>;
+struct BackwardFamily : FamilyTile<T, D, 4> {
+  using Base = FamilyTile<T, D, 4>;
   float P[2][4] = {}, R[2][4] = {}, Z[2], mu[2] = {};
 
   __device__ BackwardFamily(const HsaArgs<T>& a, const ConstView& dout, int64_t family, int64_t head, uint32_t memory)
@@ -30,7 +26,7 @@ struct BackwardFamily : SmallFamily<T, D, 4> {
     });
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      mu[half] = row_sum(mu[half]);
+      mu[half] = quad_sum(mu[half]);
       if (!(__shfl_sync(~0u, this->weight, this->row(half)) > 0)) mu[half] = 0;
     }
   }
@@ -64,13 +60,13 @@ struct BackwardFamily : SmallFamily<T, D, 4> {
 };
 
 template <class T, int D>
-__global__ void __launch_bounds__(32 * kSmallWarps)
-    hsa_small_mass_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ ConstView dout, int64_t first,
-                          int64_t families) {
+__global__ void __launch_bounds__(32 * kFamilyWarps)
+    hsa_mma_mass_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ ConstView dout, int64_t first,
+                        int64_t families) {
   using Family = BackwardFamily<T, D>;
   extern __shared__ __align__(1024) unsigned char memory[];
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kSmallWarps + warp;
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * kFamilyWarps + warp;
   if (item >= families * a.p.heads) return;
   const Family f(a, dout, first + item / a.p.heads, item % a.p.heads, shared_address(memory) + warp * Family::kMemory);
   f.store_node(f.Z);
@@ -89,21 +85,21 @@ __device__ void transpose(uint32_t (&to)[4], const uint32_t (&from)[4], uint32_t
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(scratch + (lane / 4 + r % 2 * 8) * 32 + r / 2 * 16 + lane % 4 * 4),
                  "r"(from[r]));
   __syncwarp();
-  load_matrices_transposed(to, scratch + (lane / 16 * 8 + lane % 8) * 32 + lane / 8 % 2 * 16);
+  ldmatrix_trans(to, scratch + (lane / 16 * 8 + lane % 8) * 32 + lane / 8 % 2 * 16);
 }
 
 template <class T, int D>
-__global__ void __launch_bounds__(32 * kSmallWarps)
-    hsa_small_gradient_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ HsaGradients g,
-                              long long* positions, int64_t first, int64_t families, bool root) {
+__global__ void __launch_bounds__(32 * kFamilyWarps)
+    hsa_mma_gradient_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ HsaGradients g,
+                            long long* positions, int64_t first, int64_t families, bool root) {
   using Family = BackwardFamily<T, D>;
   extern __shared__ __align__(1024) unsigned char memory[];
   const HsaProblem& p = a.p;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kSmallWarps + warp;
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * kFamilyWarps + warp;
   if (item >= families * p.heads) return;
   const int64_t family = first + item / p.heads;
-  const uint32_t start = shared_address(memory) + warp * (Family::kMemory + kSmallScratch),
+  const uint32_t start = shared_address(memory) + warp * (Family::kMemory + kFamilyScratch),
                  scratch = start + Family::kMemory;
   Family f(a, g.dout, family, item % p.heads, start);
   const float m = root ? 1.0f : a.n.m[f.node];
@@ -191,44 +187,31 @@ __global__ void __launch_bounds__(32 * kSmallWarps)
 }
 
 template <class T, int D>
-cudaError_t backward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaGradients& g, long long* positions,
-                     cudaStream_t stream) {
-  const auto up = hsa_small_mass_kernel<T, D>;
-  const auto down = hsa_small_gradient_kernel<T, D>;
-  constexpr int kUp = kSmallWarps * BackwardFamily<T, D>::kMemory, kDown = kUp + kSmallWarps * kSmallScratch;
-  if (const cudaError_t e = cudaFuncSetAttribute(up, cudaFuncAttributeMaxDynamicSharedMemorySize, kUp);
-      e != cudaSuccess)
-    return e;
-  if (const cudaError_t e = cudaFuncSetAttribute(down, cudaFuncAttributeMaxDynamicSharedMemorySize, kDown);
-      e != cudaSuccess)
-    return e;
-  const auto depths = static_cast<int64_t>(plan.depth_begin.size()) - 1;
-  auto count = [&](int64_t depth) { return plan.depth_begin[depth + 1] - plan.depth_begin[depth]; };
-  auto blocks = [&](int64_t depth) { return blocks_for(count(depth) * a.p.heads, kSmallWarps); };
-  for (int64_t depth = depths - 1; depth >= 0; --depth)
-    up<<<blocks(depth), 32 * kSmallWarps, kUp, stream>>>(a, g.dout, plan.depth_begin[depth], count(depth));
-  for (int64_t depth = 0; depth < depths; ++depth)
-    down<<<blocks(depth), 32 * kSmallWarps, kDown, stream>>>(a, g, positions, plan.depth_begin[depth], count(depth),
-                                                             depth == 0);
-  return cudaGetLastError();
+cudaError_t backward(const HsaCall& call, const HsaGradients& g) {
+  const HsaPlan& plan = call.plan;
+  const HsaArgs<T> a = hsa_args<T>(call, true);
+  const FixedPointTable positions = position_gradients(call, g);
+  const auto up = hsa_mma_mass_kernel<T, D>;
+  const auto down = hsa_mma_gradient_kernel<T, D>;
+  constexpr int kUp = kFamilyWarps * BackwardFamily<T, D>::kMemory, kDown = kUp + kFamilyWarps * kFamilyScratch;
+  if (const cudaError_t e = allow_shared_memory(up, kUp); e != cudaSuccess) return e;
+  if (const cudaError_t e = allow_shared_memory(down, kDown); e != cudaSuccess) return e;
+  if (const cudaError_t e = positions.clear(call.stream); e != cudaSuccess) return e;
+  for (int64_t depth = depths_of(plan) - 1; depth >= 0; --depth)
+    up<<<family_blocks(call, depth), 32 * kFamilyWarps, kUp, call.stream>>>(a, g.dout, plan.depth_begin[depth],
+                                                                            families_at(plan, depth));
+  for (int64_t depth = 0; depth < depths_of(plan); ++depth)
+    down<<<family_blocks(call, depth), 32 * kFamilyWarps, kDown, call.stream>>>(
+        a, g, positions.data, plan.depth_begin[depth], families_at(plan, depth), depth == 0);
+  return positions.convert(static_cast<float*>(g.dpositions), call.stream);
 }
 
 }  // namespace
 
-bool hsa_small_backward_fits(const HsaProblem& p, const HsaPlan& plan, const HsaGradients& g) {
-  return hsa_families_are_small(p, plan, g.dv) && is_wide(g.dout, p.value_size) && is_wide(g.dq, p.head_size) &&
-         is_wide(g.dk, p.head_size);
+cudaError_t hsa_backward_mma(const HsaCall& call, const HsaGradients& g) {
+  return with_16_bit_storage(call.p.dtype, [&](auto t) {
+    return has_small_heads(call.p) ? backward<decltype(t), 64>(call, g) : backward<decltype(t), 128>(call, g);
+  });
 }
-
-template <class T>
-cudaError_t hsa_small_backward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaGradients& g, long long* positions,
-                               cudaStream_t stream) {
-  return a.p.head_size <= 64 && a.p.value_size <= 64 ? backward<T, 64>(a, plan, g, positions, stream)
-                                                     : backward<T, 128>(a, plan, g, positions, stream);
-}
-template cudaError_t hsa_small_backward(const HsaArgs<__nv_bfloat16>&, const HsaPlan&, const HsaGradients&, long long*,
-                                        cudaStream_t);
-template cudaError_t hsa_small_backward(const HsaArgs<__half>&, const HsaPlan&, const HsaGradients&, long long*,
-                                        cudaStream_t);
 
 }  // namespace strata::cuda

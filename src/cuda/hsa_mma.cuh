@@ -8,20 +8,20 @@
 
 namespace strata::cuda {
 
-constexpr int kSmallWarps = 4, kSmallRows = kTileRows;
-constexpr int kSmallScratch = 1024;  // bytes of a warp, to transpose in
-enum SmallTensor { kQ, kK, kV, kY };
+constexpr int kFamilyWarps = 4;
+constexpr int kFamilyScratch = 1024;  // bytes of a warp, to transpose in
+static_assert(kTileRows == kMmaFamilySize);
+enum FamilyTensor { kQ, kK, kV, kY };
 
-// Bytes of shared memory that a block has at most, forward or backward.
-inline int small_family_memory(const HsaProblem& p) {
-  const int channels = p.head_size <= 64 && p.value_size <= 64 ? 64 : 128;
-  return kSmallWarps * (4 * kSmallRows * channels * 2 + kSmallScratch);
+inline bool has_small_heads(const HsaProblem& p) { return p.head_size <= 64 && p.value_size <= 64; }
+inline unsigned family_blocks(const HsaCall& call, int64_t depth) {
+  return blocks_for(families_at(call.plan, depth) * call.p.heads, kFamilyWarps);
 }
 
 // One family and head of a warp: its children's rows in shared memory, their numbers in the lanes (lane x: child x).
 template <class T, int D, int kTensors>
-struct SmallFamily {
-  static constexpr int kTile = kSmallRows * D * 2, kMemory = kTensors * kTile;  // bytes of a tensor, of all
+struct FamilyTile {
+  static constexpr int kTile = kTileRows * D * 2, kMemory = kTensors * kTile;  // bytes of a tensor, of all
   const HsaArgs<T>& a;
   Head<T> head;
   int64_t family, node;
@@ -31,7 +31,7 @@ struct SmallFamily {
   float weight, column, own;  // |x|, what x adds to the scores of others, f(x) of a node
   float total;                // |A|
 
-  __device__ SmallFamily(const HsaArgs<T>& args, const ConstView& dout, int64_t f, int64_t h, uint32_t memory)
+  __device__ FamilyTile(const HsaArgs<T>& args, const ConstView& dout, int64_t f, int64_t h, uint32_t memory)
       : a(args),
         head(args, f, h),
         family(f),
@@ -47,11 +47,11 @@ struct SmallFamily {
     load(kK, p.k, a.n.k, p.head_size);
     load(kV, p.v, a.n.v, p.value_size);
     if constexpr (kTensors > kY) load(kY, dout, a.n.Y, p.value_size);
-    commit_copies();
+    cp_async_commit();
     column = weight > 0 ? head.kappa(child) + __logf(weight) : -INFINITY;
     own = lane < size && child < 0 ? a.n.f[head.node(~child)] : 0.0f;
     total = warp_sum(weight);
-    wait_copies<0>();
+    cp_async_wait<0>();
     __syncwarp();
   }
 
@@ -63,23 +63,23 @@ struct SmallFamily {
       const int r0 = lane / (D / 8), chunk = lane % (D / 8);
       const T* rows = head.template row<const T>(view, __shfl_sync(~0u, child, 0)) + r0 * view.stride[2] + chunk * 8;
 #pragma unroll
-      for (int i = 0; i < kSmallRows / kStep; ++i) {
+      for (int i = 0; i < kTileRows / kStep; ++i) {
         const int r = r0 + i * kStep;
         const bool there = (real >> r & 1) != 0 && chunk * 8 < channels;
-        copy_async(tile(which) + tile_offset<D>(r, chunk), there ? rows + i * kStep * view.stride[2] : view.data,
-                   there ? 16 : 0);
+        cp_async(tile(which) + tile_offset<D>(r, chunk), there ? rows + i * kStep * view.stride[2] : view.data,
+                 there ? 16 : 0);
       }
       return;
     }
 #pragma unroll
-    for (int at = lane; at < kSmallRows * D / 8; at += 32) {
+    for (int at = lane; at < kTileRows * D / 8; at += 32) {
       const int r = at / (D / 8), chunk = at % (D / 8);
       const int32_t x = __shfl_sync(~0u, child, r);
       const bool there = __shfl_sync(~0u, weight, r) > 0 && chunk * 8 < channels;
       const uint32_t to = tile(which) + tile_offset<D>(r, chunk);
       if (x >= 0) {
         const T* row = head.template row<const T>(view, there ? x : 0) + chunk * 8;
-        copy_async(to, there ? row : view.data, there ? 16 : 0);
+        cp_async(to, there ? row : view.data, there ? 16 : 0);
         continue;
       }
       uint32_t packed[4] = {0, 0, 0, 0};
@@ -112,7 +112,6 @@ struct SmallFamily {
   __device__ void attention(float (&P)[2][4], float (&Z)[2]) const {
     products(P, kQ, kK);
     const float scale = static_cast<float>(a.p.scale);
-    float top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
     each([&](int half, int n, int i, int y) {
       const int x = row(half);
       float& s = P[n][i];
@@ -123,21 +122,16 @@ struct SmallFamily {
       s = add == -INFINITY || x >= size || (a.p.causal && y > x) ? -INFINITY
           : x == y && is_node                                    ? f
                                                                  : s * scale + add + E;
-      top[half] = fmaxf(top[half], s);
     });
-    top[0] = row_max(top[0]);
-    top[1] = row_max(top[1]);
-    each([&](int half, int n, int i, int) {
-      const float base = top[half] == -INFINITY ? 0.0f : top[half];
-      P[n][i] = fast_exp2((P[n][i] - base) * kLog2e);
-      sum[half] += P[n][i];
-    });
+    TileSoftmax softmax;
+    float rescale[2];  // there is one tile alone
+    softmax.add(P, rescale);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      sum[half] = row_sum(sum[half]);
-      Z[half] = top[half] + __logf(sum[half]);
+      softmax.sum[half] = quad_sum(softmax.sum[half]);
+      Z[half] = softmax.max[half] + __logf(softmax.sum[half]);
     }
-    each([&](int half, int n, int i, int) { P[n][i] *= sum[half] == 0 ? 0.0f : 1.0f / sum[half]; });
+    each([&](int half, int n, int i, int) { P[n][i] *= softmax.sum[half] == 0 ? 0.0f : 1.0f / softmax.sum[half]; });
   }
 
   // The family's own numbers: means of its children, f from their Z, its weight.

@@ -1,10 +1,13 @@
-// The causal filter: hand-computed values, gradients by finite differences, causality, errors.
-#include "strata/pyramid.h"
-
+// The causal filter: hand-computed values, the table of cases on every instruction set, gradients by finite
+// differences, causality, errors.
 #include <gtest/gtest.h>
 
 #include <random>
 #include <vector>
+
+#include "cases/causal_filter_case.h"
+#include "cases/hkt_plain.h"
+#include "strata/cpu.h"
 
 namespace strata {
 namespace {
@@ -39,6 +42,43 @@ TEST(CausalFilter, HandComputed) {
   EXPECT_EQ(y, (std::vector<double>{10, 32, 54}));  // the first row has one tap only
 }
 
+template <class S>
+void run(test::FilterData<S>& d, int threads) {
+  ASSERT_TRUE(causal_filter_forward(d.problem(threads), d.y.data()).ok());
+  ASSERT_TRUE(causal_filter_backward(d.problem(threads), {d.dy.data(), d.dx.data(), d.dweight.data()}).ok());
+}
+
+template <class S>
+void expect_defined(const test::FilterCase& spec, double tolerance) {
+  test::FilterData<S> got(spec), two(spec);
+  run(got, 1);
+  run(two, 3);
+  test::FilterData<double> want(spec);
+  want.copy_inputs_from(got);
+  want.define();
+  got.each_result(want, [&](const char* name, const auto& a, const auto& b) {
+    EXPECT_LE(test::relative_error(a, b), tolerance) << name << " of " << spec.name;
+  });
+  got.each_result(two, [&](const char* name, const auto& a, const auto& b) {
+    EXPECT_EQ(std::memcmp(a.raw().data(), b.raw().data(), a.raw().size() * sizeof(a.raw()[0])), 0)
+        << name << " of " << spec.name << " at three threads";
+  });
+}
+
+TEST(CausalFilter, EveryCaseOnEveryInstructionSet) {
+  const Isa before = current_isa();
+  for (const Isa isa : supported_isas()) {
+    ASSERT_TRUE(set_isa(isa).ok());
+    SCOPED_TRACE(isa_name(isa));
+    for (const test::FilterCase& spec : test::filter_cases()) {
+      expect_defined<double>(spec, 1e-14);
+      expect_defined<float>(spec, 2e-6);
+      expect_defined<test::BFloat16>(spec, 5e-3);
+    }
+  }
+  ASSERT_TRUE(set_isa(before).ok());
+}
+
 TEST(CausalFilter, DenseWithDiagonalWeightsIsDepthwise) {
   const int64_t C = 3;
   const auto x = random_numbers(2 * 7 * C, 1);
@@ -53,7 +93,7 @@ TEST(CausalFilter, DenseWithDiagonalWeightsIsDepthwise) {
   f.dense = true;
   f.weight = full.data();
   ASSERT_TRUE(causal_filter_forward(f, z.data()).ok());
-  EXPECT_EQ(y, z);
+  for (size_t at = 0; at < y.size(); ++at) EXPECT_NEAR(y[at], z[at], 1e-14);
 }
 
 TEST(CausalFilter, GradientsByFiniteDifferences) {
@@ -133,6 +173,8 @@ TEST(CausalFilter, MistakesAreNamed) {
   f.weight = &number;
   EXPECT_NE(causal_filter_backward(f, {}).message().find("dy, dx, dweight"), std::string::npos);
   EXPECT_TRUE(causal_filter_forward(f, &y).ok());
+  f.dtype = DType::kFloat16;
+  EXPECT_NE(causal_filter_forward(f, &y).message().find("on the CPU, got kFloat16"), std::string::npos);
 }
 
 }  // namespace

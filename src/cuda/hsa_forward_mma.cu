@@ -1,22 +1,18 @@
-// HSA forward on trees of families of at most 16 children (hsa_small.cuh).
-#include <cmath>
-
-#include "cuda/device.h"
-#include "cuda/hsa_cuda_kernels.h"
-#include "cuda/hsa_small.cuh"
+// HSA forward on trees of families of at most 16 children, with mma.sync (hsa_mma.cuh).
+#include "cuda/hsa_mma.cuh"
 
 namespace strata::cuda {
 namespace {
 
 // Means, f, and every child's attention on its siblings; that of leaves stays in `out` until the ancestors are known.
 template <class T, int D>
-__global__ void __launch_bounds__(32 * kSmallWarps)
-    hsa_small_up_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ View out, int64_t first,
-                        int64_t families) {
-  using Family = SmallFamily<T, D, 3>;
+__global__ void __launch_bounds__(32 * kFamilyWarps)
+    hsa_mma_up_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ View out, int64_t first,
+                      int64_t families) {
+  using Family = FamilyTile<T, D, 3>;
   extern __shared__ __align__(1024) unsigned char memory[];
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kSmallWarps + warp;
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * kFamilyWarps + warp;
   if (item >= families * a.p.heads) return;
   const Family f(a, {}, first + item / a.p.heads, item % a.p.heads, shared_address(memory) + warp * Family::kMemory);
   float P[2][4] = {}, Z[2];
@@ -46,12 +42,12 @@ __global__ void __launch_bounds__(32 * kSmallWarps)
 
 // acc(c) = acc(A) + m(A) local(c), m(c) = m(A) exp(f(c) - Z(c)), and y of the leaves; eight channels at a time.
 template <class T>
-__global__ void __launch_bounds__(32 * kSmallWarps)
-    hsa_small_down_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ View out, int64_t first,
-                          int64_t families, bool root) {
+__global__ void __launch_bounds__(32 * kFamilyWarps)
+    hsa_mma_down_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ View out, int64_t first,
+                        int64_t families, bool root) {
   const HsaProblem& p = a.p;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kSmallWarps + warp;
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * kFamilyWarps + warp;
   if (item >= families * p.heads) return;
   const int64_t family = first + item / p.heads;
   const Head<T> head(a, family, item % p.heads);
@@ -91,38 +87,32 @@ __global__ void __launch_bounds__(32 * kSmallWarps)
 }
 
 template <class T, int D>
-cudaError_t forward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaOutputs& o, cudaStream_t stream) {
-  const auto kernel = hsa_small_up_kernel<T, D>;
-  constexpr int kMemory = kSmallWarps * SmallFamily<T, D, 3>::kMemory;
-  if (const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemory);
-      e != cudaSuccess)
-    return e;
-  const auto depths = static_cast<int64_t>(plan.depth_begin.size()) - 1;
-  auto count = [&](int64_t depth) { return plan.depth_begin[depth + 1] - plan.depth_begin[depth]; };
-  for (int64_t depth = depths - 1; depth >= 0; --depth)
-    kernel<<<blocks_for(count(depth) * a.p.heads, kSmallWarps), 32 * kSmallWarps, kMemory, stream>>>(
-        a, o.out, plan.depth_begin[depth], count(depth));
-  for (int64_t depth = 0; depth < depths; ++depth)
-    hsa_small_down_kernel<T><<<blocks_for(count(depth) * a.p.heads, kSmallWarps), 32 * kSmallWarps, 0, stream>>>(
-        a, o.out, plan.depth_begin[depth], count(depth), depth == 0);
-  return cudaGetLastError();
+cudaError_t forward(const HsaCall& call, const HsaOutputs& o) {
+  const HsaPlan& plan = call.plan;
+  const HsaArgs<T> a = hsa_args<T>(call, false);
+  const auto up = hsa_mma_up_kernel<T, D>;
+  constexpr int kMemory = kFamilyWarps * FamilyTile<T, D, 3>::kMemory;
+  if (const cudaError_t e = allow_shared_memory(up, kMemory); e != cudaSuccess) return e;
+  for (int64_t depth = depths_of(plan) - 1; depth >= 0; --depth)
+    up<<<family_blocks(call, depth), 32 * kFamilyWarps, kMemory, call.stream>>>(a, o.out, plan.depth_begin[depth],
+                                                                                families_at(plan, depth));
+  for (int64_t depth = 0; depth < depths_of(plan); ++depth)
+    hsa_mma_down_kernel<T><<<family_blocks(call, depth), 32 * kFamilyWarps, 0, call.stream>>>(
+        a, o.out, plan.depth_begin[depth], families_at(plan, depth), depth == 0);
+  return store_score(call, a, o);
 }
 
 }  // namespace
 
-bool hsa_families_are_small(const HsaProblem& p, const HsaPlan& plan, const View& out) {
-  return small_family_memory(p) <= device_properties().shared_memory &&
-         (p.dtype == DType::kBFloat16 || p.dtype == DType::kFloat16) && p.v.data != nullptr && p.head_size <= 128 &&
-         p.value_size <= 128 && plan.families > 0 && plan.widest_family <= kSmallRows && is_wide(p.q, p.head_size) &&
-         is_wide(p.k, p.head_size) && is_wide(p.v, p.value_size) && is_wide(out, p.value_size);
+int hsa_mma_shared_memory(const HsaProblem& p) {
+  const int channels = has_small_heads(p) ? 64 : 128;
+  return kFamilyWarps * (4 * kTileRows * channels * 2 + kFamilyScratch);
 }
 
-template <class T>
-cudaError_t hsa_small_forward(const HsaArgs<T>& a, const HsaPlan& plan, const HsaOutputs& o, cudaStream_t stream) {
-  return a.p.head_size <= 64 && a.p.value_size <= 64 ? forward<T, 64>(a, plan, o, stream)
-                                                     : forward<T, 128>(a, plan, o, stream);
+cudaError_t hsa_forward_mma(const HsaCall& call, const HsaOutputs& o) {
+  return with_16_bit_storage(call.p.dtype, [&](auto t) {
+    return has_small_heads(call.p) ? forward<decltype(t), 64>(call, o) : forward<decltype(t), 128>(call, o);
+  });
 }
-template cudaError_t hsa_small_forward(const HsaArgs<__nv_bfloat16>&, const HsaPlan&, const HsaOutputs&, cudaStream_t);
-template cudaError_t hsa_small_forward(const HsaArgs<__half>&, const HsaPlan&, const HsaOutputs&, cudaStream_t);
 
 }  // namespace strata::cuda

@@ -1,0 +1,39 @@
+#include "base/causal_filter_check.h"
+
+#include "base/text.h"
+
+namespace strata {
+namespace {
+
+Status check(const CausalFilter& f, On on) {
+  if (on == On::kHost && f.dtype == DType::kFloat16)
+    return invalid("dtype: expected kFloat32, kFloat64 or kBFloat16 on the CPU, got kFloat16");
+  if (f.batch < 0 || f.tokens < 0)
+    return invalid("batch, tokens: expected 0 or more, got ", f.batch, " and ", f.tokens);
+  if (f.channels < 1) return invalid("channels: expected 1 or more, got ", f.channels);
+  if (f.taps < 1) return invalid("taps: expected 1 or more, got ", f.taps);
+  if (f.stride != 1 && f.stride != 2) return invalid("stride: expected 1 or 2, got ", f.stride);
+  if (on == On::kDevice && f.dense)
+    return invalid("dense: expected false on CUDA, where a dense filter is a matrix product; use a BLAS library");
+  if (f.threads < 0) return invalid("threads: expected 0 (automatic) or more, got ", f.threads);
+  if (f.weight == nullptr) return invalid("weight: expected a pointer to data, got null");
+  if (f.x == nullptr && f.batch * f.tokens > 0) return invalid("x: expected a pointer to data, got null");
+  return {};
+}
+
+}  // namespace
+
+Status causal_filter_check(const CausalFilter& f, const void* y, On on) {
+  if (Status s = check(f, on); !s.ok()) return s;
+  if (y == nullptr && f.batch * f.tokens > 0) return invalid("y: expected a pointer to data, got null");
+  return {};
+}
+
+Status causal_filter_check(const CausalFilter& f, const CausalFilterGradients& g, On on) {
+  if (Status s = check(f, on); !s.ok()) return s;
+  if (g.dweight == nullptr || ((g.dy == nullptr || g.dx == nullptr) && f.batch * f.tokens > 0))
+    return invalid("dy, dx, dweight: expected pointers to data, got null; all three are needed");
+  return {};
+}
+
+}  // namespace strata

@@ -1,0 +1,27 @@
+// The causal filter on CUDA: the checks. There is one kind of kernel.
+#include "base/causal_filter_check.h"
+#include "base/text.h"
+#include "cuda/causal_filter_kernels.h"
+#include "cuda/cuda_status.h"
+#include "cuda/storage.h"
+#include "strata/cuda.h"
+
+namespace strata::cuda {
+
+Status causal_filter_forward(const CausalFilter& f, void* y, Stream stream) {
+  if (Status s = causal_filter_check(f, y, On::kDevice); !s.ok()) return s;
+  if (f.batch * f.tokens == 0) return {};
+  return cuda_status(causal_filter_forward_simt(f, y, static_cast<cudaStream_t>(stream)), "causal filter forward");
+}
+
+size_t causal_filter_backward_workspace(const CausalFilter& f) { return causal_filter_backward_workspace_simt(f); }
+
+Status causal_filter_backward(const CausalFilter& f, const CausalFilterGradients& g, void* workspace, Stream stream) {
+  if (Status s = causal_filter_check(f, g, On::kDevice); !s.ok()) return s;
+  if (workspace == nullptr)
+    return invalid("workspace: expected causal_filter_backward_workspace() bytes of device memory, got null");
+  return cuda_status(causal_filter_backward_simt(f, g, workspace, static_cast<cudaStream_t>(stream)),
+                     "causal filter backward");
+}
+
+}  // namespace strata::cuda

@@ -1,0 +1,359 @@
+// HKT backward on Hopper (sm_90a), for the common case: 1 to 3 levels, head sizes up to 128, no bias. As in
+// hkt_backward_mma.cuh, one kernel owns keys and one owns queries, so that nothing is added to by two blocks. The own
+// side gives the rows of the products: 128 per work tile, for two consumer warpgroups of 64; the producer loads the
+// other side in tiles of 64. Scores and dS never leave the registers: rounded, they are the left operand of the second
+// products.
+//
+// Of 16 rows of a warp, slots g and g + 8 are rows 2g and 2g + 1. Both coarse levels share one tile: slot g is row g of
+// level 1, slot g + 8 its row of level 2, and of the other side 32 rows of level 1 are followed by 16 of level 2. So
+// one product gives the scores of both, one has the gradients of both, and a thread has all that its two rows need.
+// Sums over the other side are taken in registers, over the rows of level 2 at the end.
+//
+// With heads of 128 channels the sums of keys, coarse keys and values do not fit into the registers; there the values
+// have a kernel of their own, which computes the scores once more.
+#include <cmath>
+
+#include "cuda/device.h"
+#include "cuda/hkt_backward_sm90.cuh"
+#include "cuda/hkt_kernels.h"
+#include "cuda/launch.cuh"
+#include "cuda/storage.h"
+#include "cuda/warp.cuh"
+
+namespace strata::cuda {
+namespace {
+
+// x as the left operand of products over its columns.
+template <class T, int kCount>
+__device__ inline void to_operand(uint32_t (&packed)[kCount / 8][4], const float (&x)[kCount], float factor) {
+#pragma unroll
+  for (int kk = 0; kk < kCount / 8; ++kk) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) packed[kk][r] = pack(x[8 * kk + 2 * r] * factor, x[8 * kk + 2 * r + 1] * factor, T());
+  }
+}
+template <class T, int D, int kSteps>
+__device__ inline void gradient_product(float (&acc)[D / 2], const uint32_t (&left)[kSteps][4], uint32_t rows) {
+#pragma unroll
+  for (int kk = 0; kk < kSteps; ++kk)
+    wgmma_rs(acc, left[kk], smem_descriptor(rows + kk * 16 * 128, kSteps * 16 * 128), T());
+}
+// Sums of dS over blocks of level 1 and 2 as left operands: rows of level 1 in slots g, of level 2 in slots g + 8.
+template <class T>
+__device__ inline void coarse_operand(uint32_t (&left)[3][4], const float (&ds)[kScores], float factor1,
+                                      float factor2) {
+  float sums[4][2];
+#pragma unroll
+  for (int m = 0; m < 4; ++m) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) sums[m][e] = ds[8 * m + e] + ds[8 * m + 2 + e] + ds[8 * m + 4 + e] + ds[8 * m + 6 + e];
+  }
+#pragma unroll
+  for (int kk = 0; kk < 2; ++kk) {
+    left[kk][0] = pack(sums[2 * kk][0] * factor1, sums[2 * kk][1] * factor1, T());
+    left[kk][2] = pack(sums[2 * kk + 1][0] * factor1, sums[2 * kk + 1][1] * factor1, T());
+    left[kk][1] = left[kk][3] = 0;
+  }
+  left[2][0] = left[2][2] = 0;
+  left[2][1] = pack((sums[0][0] + sums[1][0]) * factor2, (sums[0][1] + sums[1][1]) * factor2, T());
+  left[2][3] = pack((sums[2][0] + sums[3][0]) * factor2, (sums[2][1] + sums[3][1]) * factor2, T());
+}
+
+// What a consumer warpgroup does with its 64 own rows.
+template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
+struct Consumer {
+  using M = Layout<D, kCoarse>;
+  static constexpr bool kKeys = kPart != Part::kValues, kValues = kOwnKeys && kPart != Part::kKeys;
+
+  const Arguments& a;
+  const HktProblem& p;
+  const WorkTile& work;
+  uint32_t own;
+  int warp, lane, own_first;
+  int rows[2];  // of this thread, in the sequence
+  float fine[kKeys ? D / 2 : 1] = {}, coarse[kKeys && kCoarse ? D / 2 : 1] = {}, values[kValues ? D / 2 : 1] = {};
+  float lse2[2] = {}, delta[2] = {};  // of the rows, where they are queries
+
+  __device__ Consumer(const Arguments& arguments, const WorkTile& tile, uint32_t own_tiles, int group)
+      : a(arguments),
+        p(arguments.p),
+        work(tile),
+        own(own_tiles),
+        warp(warp_of_thread() % 4),
+        lane(lane_of_thread()),
+        own_first(tile.own_first + 64 * group) {
+    for (int half = 0; half < 2; ++half) rows[half] = own_first + own_row(warp * 16 + lane / 4 + 8 * half);
+    if (kOwnKeys) return;
+    const int64_t line = (static_cast<int64_t>(work.batch) * p.heads + work.first_head) * p.tokens;
+    for (int half = 0; half < 2; ++half) {
+      const bool real = rows[half] < work.limit;
+      const float lse = real ? static_cast<const float*>(a.o.lse)[line + rows[half]] : -INFINITY;
+      lse2[half] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+      delta[half] = real ? a.deltas[line + rows[half]] : 0.0f;
+    }
+  }
+
+  // s: scores; dp: dO V^T. The coarse levels are the start of the fine one (hkt_scores.cuh), and dO V^T is computed
+  // meanwhile.
+  __device__ void products(float (&s)[kScores], float (&dp)[kScores], uint32_t tile, const LevelWeights& w) const {
+    wgmma_fence();
+    if constexpr (kCoarse) {
+      float above[kCoarseRows / 2];
+      wgmma_rows<T, D>(above, own + 2 * M::kOwnTile, tile + M::kCoarseTile, false);
+      wgmma_commit();
+      if constexpr (kKeys) {
+        wgmma_rows<T, D>(dp, own + M::kOwnTile, tile + M::kExtra, false);
+        wgmma_commit();
+      }
+      wgmma_wait<kKeys ? 1 : 0>();
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          s[4 * n + i] = (above[n / 2 * 4 + i % 2] + above[(4 + n / 4) * 4 + 2 + i % 2] * w.down[1]) * w.down[0];
+      }
+      wgmma_fence();
+    } else if constexpr (kKeys) {
+      wgmma_rows<T, D>(dp, own + M::kOwnTile, tile + M::kExtra, false);
+      wgmma_commit();
+    }
+    wgmma_rows<T, D>(s, own, tile, kCoarse);
+    wgmma_commit();
+    wgmma_wait<0>();
+  }
+
+  // s becomes P, dp becomes dS. numbers: lse and D of the tile's queries.
+  __device__ void softmax_gradient(float (&s)[kScores], float (&dp)[kScores], const float* numbers, int other_first,
+                                   float full_scale) const {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      float2 column = {};
+      if (kOwnKeys) column = *reinterpret_cast<const float2*>(numbers + 8 * n + 2 * (lane % 4));
+      const float column_lse[2] = {column.x * kLog2e, column.y * kLog2e};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& x = s[4 * n + i];
+        x = fast_exp2(x * full_scale - (kOwnKeys ? column_lse[i % 2] : lse2[i / 2]));
+      }
+    }
+    mask(s, dp, other_first);
+    if constexpr (kKeys) {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        float2 column = {};
+        if (kOwnKeys) column = *reinterpret_cast<const float2*>(numbers + kOther + 8 * n + 2 * (lane % 4));
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          dp[4 * n + i] = s[4 * n + i] * (dp[4 * n + i] - (!kOwnKeys ? delta[i / 2] : i % 2 ? column.y : column.x));
+      }
+    }
+  }
+  // What is masked may hold anything, and becomes zero.
+  __device__ void mask(float (&s)[kScores], float (&dp)[kScores], int other_first) const {
+    const int limit = work.limit;
+    const bool edge =
+        other_first + kOther > limit || own_first + 64 > limit ||
+        (p.causal && (kOwnKeys ? own_first + 64 > other_first + 1 : other_first + kOther > own_first + 1));
+    if (!edge) return;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int other = other_first + key_of_slot<kTiles>(n, 2 * (lane % 4) + i % 2), mine = rows[i / 2];
+        const int query = kOwnKeys ? other : mine, key = kOwnKeys ? mine : other;
+        if (key < limit && query < limit && !(p.causal && key > query)) continue;
+        s[4 * n + i] = 0;
+        if constexpr (kKeys) dp[4 * n + i] = 0;
+      }
+    }
+  }
+
+  // One tile of the other side. factors: of the levels' gradients, what differs between the heads that share keys.
+  __device__ void add_tile(uint32_t tile, const float* numbers, int other_first, const LevelWeights& w,
+                           const float (&factors)[3]) {
+    float s[kScores], dp[kScores];
+    products(s, dp, tile, w);
+    softmax_gradient(s, dp, numbers, other_first, w.finest * static_cast<float>(p.scale) * kLog2e);
+    uint32_t left_values[kValues ? kScores / 8 : 1][4], left[kKeys ? kScores / 8 : 1][4], left_coarse[3][4];
+    if constexpr (kValues) to_operand<T>(left_values, s, 1.0f);
+    if constexpr (kKeys) to_operand<T>(left, dp, factors[0]);
+    if constexpr (kKeys && kCoarse) coarse_operand<T>(left_coarse, dp, factors[1], factors[2]);
+    wgmma_fence();
+    if constexpr (kValues) gradient_product<T, D>(values, left_values, tile + M::kExtra);
+    if constexpr (kKeys) gradient_product<T, D>(fine, left, tile);
+    if constexpr (kKeys && kCoarse) gradient_product<T, D>(coarse, left_coarse, tile + M::kCoarseTile);
+    wgmma_commit();
+    wgmma_wait<0>();
+  }
+
+  // Rows of level 2 are shared by two neighbours at level 1: adds up what both have.
+  __device__ void add_neighbours() {
+    if constexpr (kKeys && kCoarse) {
+#pragma unroll
+      for (int i = 0; i < D / 2; ++i) {
+        if (i & 2) coarse[i] += __shfl_xor_sync(~0u, coarse[i], 4);
+      }
+    }
+  }
+
+  // part += <dq, q> of one level, over this thread's numbers of one row, which is in slots 8 `slot` + .. of a tile.
+  template <class Value>
+  __device__ void add_weight_part(float& part, uint32_t tile, int slot, int half, const Value& value) const {
+    if (rows[half] >= work.limit) return;
+    const float scale = static_cast<float>(p.scale);
+    const uint32_t start = tile + panel_offset(64, warp * 16 + lane / 4 + 8 * slot, 0) + 4 * (lane % 4);
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      uint32_t pair;
+      asm volatile("ld.shared.b32 %0, [%1];" : "=r"(pair) : "r"((start ^ (n % 8 << 4)) + n / 8 * 64 * 128));
+      const float2 q = unpack(pair, T());
+      part += scale * (value(4 * n + 2 * half) * q.x + value(4 * n + 2 * half + 1) * q.y);
+    }
+  }
+  // Parts of da, from the queries, which are still in their tiles.
+  __device__ void weight_parts(float (&parts)[3]) const {
+    auto fine_value = [&](int i) { return fine[i]; };
+    add_weight_part(parts[0], own, 0, 0, fine_value);
+    add_weight_part(parts[0], own, 1, 1, fine_value);
+    if constexpr (kCoarse) {
+      const uint32_t tile = own + 2 * M::kOwnTile;
+      add_weight_part(parts[1], tile, 0, 0, [&](int i) { return coarse[i]; });
+      const bool even = lane / 4 % 2 == 0;  // of two neighbours at level 1, the one that has their row of level 2
+      if (p.levels > 2 && even) add_weight_part(parts[2], tile, 1, 0, [&](int i) { return coarse[i + 2]; });
+    }
+  }
+  __device__ void store_weight_parts(float (&parts)[3]) const {
+    const int64_t line = static_cast<int64_t>(work.batch) * p.heads + work.first_head;
+    float* const total = a.weight_parts + (line * parts_of(p) + own_first / 16 + warp) * kMmaLevels;
+#pragma unroll
+    for (int l = 0; l < (kCoarse ? 3 : 1); ++l) {
+      parts[l] = warp_sum(parts[l]);
+      if (lane == 0) total[l] = parts[l];
+    }
+  }
+
+  // Results go out through the tiles of the rows they are gradients of.
+  __device__ void store_gradients() const {
+    const float scale = static_cast<float>(p.scale);
+    const int tokens = static_cast<int>(p.tokens);
+    const int head = kOwnKeys ? work.first_head / static_cast<int>(p.heads / p.key_heads) : work.first_head;
+    const float* level_weight = static_cast<const float*>(p.weights) + work.first_head * p.levels;
+    auto weight = [&](int l) { return l >= p.levels ? 0.0f : kOwnKeys ? scale : scale * level_weight[l]; };
+    const uint32_t values_tile = own + M::kOwnTile, coarse_tile = own + 2 * M::kOwnTile;
+    if constexpr (kKeys) stage_rows<T, D>(own, weight(0), [&](int i) { return fine[i]; });
+    if constexpr (kValues) stage_rows<T, D>(values_tile, 1.0f, [&](int i) { return values[i]; });
+    if constexpr (kKeys && kCoarse)
+      stage_rows<T, D>(coarse_tile, 1.0f, [&](int i) { return coarse[i] * (i & 2 ? weight(2) : weight(1)); });
+    __syncwarp();
+    // Slot `slot` of the own rows, at a level; -1 where there is no such row.
+    auto row_at = [&](int slot, int level) {
+      const int at = (own_first + own_row(slot)) >> level;
+      return at < level_rows(tokens, level) ? at : -1;
+    };
+    auto rows_to = [&](const View& view) { return rows_of<T>(view, work.batch, head); };
+    auto fine_row = [&](int slot) { return row_at(slot, 0); };
+    const View* const to = kOwnKeys ? a.g.dk : a.g.dq;
+    if constexpr (kKeys) store_rows<D>(own, rows_to(to[0]), p.head_size, fine_row);
+    if constexpr (kValues) store_rows<D>(values_tile, rows_to(a.g.dv), p.value_size, fine_row);
+    if constexpr (kKeys && kCoarse) {
+      store_rows<D>(coarse_tile, rows_to(to[1]), p.head_size,
+                    [&](int slot) { return (slot & 8) == 0 ? row_at(slot, 1) : -1; });
+      if (p.levels > 2)
+        store_rows<D>(coarse_tile, rows_to(to[2]), p.head_size,
+                      [&](int slot) { return (slot & 9) == 8 ? row_at(slot, 2) : -1; });
+    }
+  }
+};
+
+template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
+__device__ void consume(const Arguments& a, const Block<D, kCoarse>& block, const unsigned char* start) {
+  using M = Layout<D, kCoarse>;
+  const HktProblem& p = a.p;
+  const auto pipeline = block.others();
+  const int group = static_cast<int>(threadIdx.x) / 128 - 1;
+  WorkTile work;
+  for (int wave = 0, step = 0; next_work_tile<kOwnKeys>(p, wave, &work); ++wave) {
+    Consumer<T, D, kCoarse, kOwnKeys, kPart> consumer(a, work, block.own_tiles(wave, group), group);
+    block.own().wait(wave);
+    for (int head = work.first_head; head < work.first_head + work.heads; ++head) {
+      const float* weights = static_cast<const float*>(p.weights) + head * p.levels;
+      const LevelWeights w = level_weights(weights, p.levels);
+      float factors[3];
+      for (int l = 0; l < 3; ++l) factors[l] = kOwnKeys && l < p.levels ? weights[l] : 1.0f;
+      for (int i = work.first; i < work.last; ++i, ++step) {
+        pipeline.wait(step);
+        const uint32_t tile = block.other_tile(step);
+        const auto* numbers = reinterpret_cast<const float*>(start + (tile - block.memory) + M::kNumbers);
+        consumer.add_tile(tile, numbers, i * kOther, w, factors);
+        pipeline.release(step);
+      }
+    }
+    consumer.add_neighbours();
+    float parts[3] = {};  // of da
+    if constexpr (!kOwnKeys) consumer.weight_parts(parts);
+    warpgroup_sync(1 + group);  // all have read the own rows
+    consumer.store_gradients();
+    block.own().release(wave);
+    if constexpr (!kOwnKeys) consumer.store_weight_parts(parts);
+  }
+}
+
+template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
+__global__ void __launch_bounds__(kThreads, 1) hkt_backward_sm90_kernel(const __grid_constant__ Arguments a) {
+  extern __shared__ unsigned char raw[];
+  const uint32_t at = shared_address(raw);
+  const Block<D, kCoarse> block{(at + 1023) / 1024 * 1024};
+  if (threadIdx.x == 0) {
+    block.others().init(128, kGroups * 128);  // every thread of the consumers releases
+    block.own().init(128, kGroups * 128);
+  }
+  fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    lower_register_budget<D == 64 ? 88 : 56>();
+    produce<T, D, kCoarse, kOwnKeys, kPart>(a, block);
+  } else {
+    raise_register_budget<D == 64 ? 208 : 224>();
+    consume<T, D, kCoarse, kOwnKeys, kPart>(a, block, raw + (block.memory - at));
+  }
+}
+
+template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
+cudaError_t launch_one(const Arguments& a, cudaStream_t stream) {
+  const auto kernel = hkt_backward_sm90_kernel<T, D, kCoarse, kOwnKeys, kPart>;
+  constexpr int kMemory = Layout<D, kCoarse>::kSize;
+  if (const cudaError_t e = allow_shared_memory(kernel, kMemory); e != cudaSuccess) return e;
+  const int64_t work_tiles = (a.p.tokens + kRows - 1) / kRows * (kOwnKeys ? a.p.key_heads : a.p.heads) * a.p.batch;
+  kernel<<<persistent_grid(work_tiles, a.p.causal && a.p.tokens >= kLongSequence), kThreads, kMemory, stream>>>(a);
+  return cudaGetLastError();
+}
+
+template <class T, int D, bool kCoarse>
+cudaError_t launch_all(const Arguments& a, cudaStream_t stream) {
+  constexpr bool kSplit = D > 64 && kCoarse;
+  if constexpr (kSplit) {
+    if (const cudaError_t e = launch_one<T, D, kCoarse, true, Part::kValues>(a, stream); e != cudaSuccess) return e;
+  }
+  constexpr Part kPart = kSplit ? Part::kKeys : Part::kAll;
+  if (const cudaError_t e = launch_one<T, D, kCoarse, true, kPart>(a, stream); e != cudaSuccess) return e;
+  return launch_one<T, D, kCoarse, false, Part::kAll>(a, stream);
+}
+
+template <class T>
+cudaError_t launch(const Arguments& a, cudaStream_t stream) {
+  const bool small = a.p.head_size <= 64 && a.p.value_size <= 64;
+  if (a.p.levels == 1) return small ? launch_all<T, 64, false>(a, stream) : launch_all<T, 128, false>(a, stream);
+  return small ? launch_all<T, 64, true>(a, stream) : launch_all<T, 128, true>(a, stream);
+}
+
+}  // namespace
+
+int64_t hkt_backward_sm90_parts(const HktProblem& p) { return parts_of(p); }
+
+cudaError_t hkt_backward_sm90(const HktProblem& p, const HktOutputs& o, const HktGradients& g, const float* deltas,
+                              float* weight_parts, cudaStream_t stream) {
+  const Arguments a{p, o, g, deltas, weight_parts};
+  return with_16_bit_storage(p.dtype, [&](auto storage) { return launch<decltype(storage)>(a, stream); });
+}
+
+}  // namespace strata::cuda

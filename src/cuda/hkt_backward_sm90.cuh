@@ -1,0 +1,186 @@
+// The HKT backward on Hopper: its work tiles, its shared memory, and the producer (hkt_backward_sm90.cu has the
+// consumers and says what for).
+#pragma once
+
+#include "cuda/hkt_scores.cuh"
+#include "cuda/load.cuh"
+#include "cuda/pipeline.cuh"
+#include "strata/hkt.h"
+
+namespace strata::cuda {
+namespace {
+
+constexpr int kGroups = 2, kRows = 64 * kGroups, kThreads = 128 * (kGroups + 1);
+constexpr int kOther = 64, kTiles = kOther / 8, kScores = kOther / 2;  // the other side's tile; scores of a thread
+
+enum class Part { kAll, kKeys, kValues };  // dk or dq, and dv
+constexpr int kCoarseRows = 48;            // of the other side: 32 of level 1, 16 of level 2
+
+// Shared memory of a block, in bytes from its start. P: panels of 64 channels.
+template <int D, bool kCoarse>
+struct Layout {
+  static constexpr int P = D / 64, kStages = D == 64 ? 3 : 2;
+  static constexpr int kOwnTile = 64 * 128 * P, kOwnTiles = kCoarse ? 3 : 2;  // per group: fine, v or dout, coarse
+  static constexpr int kExtra = kOther * 128 * P;                             // within a stage: v or dout
+  static constexpr int kCoarseTile = 2 * kExtra;
+  static constexpr int kNumbers = kCoarseTile + (kCoarse ? kCoarseRows * 128 * P : 0);  // lse and D of its queries
+  static constexpr int kStage = kNumbers + 1024;
+  static constexpr int kOwn = kGroups * kOwnTiles * kOwnTile, kOwnBuffers = D == 64 ? 2 : 1;
+  static constexpr int kStagesBegin = kOwnBuffers * kOwn;
+  static constexpr int kBarriers = kStagesBegin + kStages * kStage;
+  static constexpr int kSize = kBarriers + 16 * (kStages + kOwnBuffers) + 1024;
+};
+
+// Shared memory and the two pipelines: tiles of the other side in stages, and the owner's rows of one work tile.
+template <int D, bool kCoarse>
+struct Block {
+  using M = Layout<D, kCoarse>;
+  uint32_t memory;
+  __device__ Pipeline<M::kStages> others() const { return {memory + M::kBarriers}; }
+  __device__ Pipeline<M::kOwnBuffers> own() const { return {memory + M::kBarriers + Pipeline<M::kStages>::kBytes}; }
+  __device__ uint32_t other_tile(int step) const {
+    return memory + M::kStagesBegin + Pipeline<M::kStages>::stage(step) * M::kStage;
+  }
+  __device__ uint32_t own_tiles(int wave, int group) const {
+    return memory + Pipeline<M::kOwnBuffers>::stage(wave) * M::kOwn + group * M::kOwnTiles * M::kOwnTile;
+  }
+};
+
+__host__ __device__ constexpr int own_row(int slot) { return (slot & ~15) + 2 * (slot & 7) + (slot >> 3 & 1); }
+__host__ __device__ constexpr int other_row(int slot) { return slot % 8 * (kOther / 8) + slot / 8; }
+
+// Parts of da: one per warp.
+__host__ __device__ inline int64_t parts_of(const HktProblem& p) {
+  return (p.tokens + kRows - 1) / kRows * (kRows / 16);
+}
+
+struct Arguments {
+  HktProblem p;
+  HktOutputs o;
+  HktGradients g;
+  const float* deltas;
+  float* weight_parts;
+};
+
+// The rows from own_first on, and what they meet of the other side: for every head, tiles first .. last - 1.
+struct WorkTile {
+  int first_head, heads, first, last, limit, batch, own_first;
+};
+template <bool kOwnKeys>
+__device__ bool next_work_tile(const HktProblem& p, int wave, WorkTile* work) {
+  const int group_size = static_cast<int>(p.heads / p.key_heads), tokens = static_cast<int>(p.tokens);
+  const int row_blocks = (tokens + kRows - 1) / kRows, owners = static_cast<int>(kOwnKeys ? p.key_heads : p.heads);
+  const int64_t item = scheduled_tile(wave);
+  if (item >= p.batch * owners * row_blocks) return false;
+  const int block = static_cast<int>(item % row_blocks), owner = static_cast<int>(item / row_blocks % owners);
+  work->batch = static_cast<int>(item / row_blocks / owners);
+  work->limit = length_of(p, work->batch);
+  work->first_head = owner * (kOwnKeys ? group_size : 1);
+  work->heads = kOwnKeys ? group_size : 1;
+  // The most work first: early keys are seen by most, late queries see most.
+  work->own_first = (kOwnKeys ? block : row_blocks - 1 - block) * kRows;
+  const int blocks = (work->limit + kOther - 1) / kOther;
+  work->first = kOwnKeys && p.causal ? work->own_first / kOther : 0;
+  work->last = !kOwnKeys && p.causal ? min(blocks, (work->own_first + kRows) / kOther) : blocks;
+  if (work->own_first >= work->limit || work->last < work->first) work->last = work->first;
+  return true;
+}
+
+// Slots g of the tile are rows of level 1, slots g + 8 those of level 2, zeros where there is none.
+template <class T, int D>
+__device__ void load_coarse_own(uint32_t tile, const HktProblem& p, const ConstView* own, const WorkTile& work,
+                                int head, int first) {
+  using S = ThreadSlice<D>;
+  const bool three = p.levels > 2;
+  const Rows<const T> rows[2] = {rows_of<const T>(own[1], work.batch, head),
+                                 rows_of<const T>(own[three ? 2 : 1], work.batch, head)};
+  const int at[2] = {first / 2 + S::slot() % 8, first / 4 + S::slot() % 8 / 2};
+  const int limits[2] = {(work.limit + 1) / 2, three ? (work.limit + 3) / 4 : 0}, bytes = S::bytes(p.head_size);
+  const char* const source[2] = {S::source(rows[0], at[0], p.head_size), S::source(rows[1], at[1], p.head_size)};
+  const uint32_t to = tile + panel_offset(64, S::slot(), S::chunk());
+#pragma unroll
+  for (int i = 0; i < 64 / S::kSlots; ++i) {
+    const bool upper = ((S::slot() + S::kSlots * i) & 8) != 0;
+    const int further = S::kSlots * i / 16 * (upper ? 4 : 8);
+    cp_async(to + i * S::kSlots * 128,
+             (upper ? source[1] : source[0]) + 2 * further * (upper ? rows[1].stride : rows[0].stride),
+             (upper ? at[1] : at[0]) + further < (upper ? limits[1] : limits[0]) ? bytes : 0);
+  }
+}
+
+template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
+__device__ void load_own(const Arguments& a, const WorkTile& work, int wave, const Block<D, kCoarse>& block) {
+  using M = Layout<D, kCoarse>;
+  const HktProblem& p = a.p;
+  const int key_head = work.first_head / static_cast<int>(p.heads / p.key_heads);
+  const ConstView* const own = kOwnKeys ? p.k : p.q;
+  const ConstView& extra = kOwnKeys ? p.v : a.g.dout;
+  const int head = kOwnKeys ? key_head : work.first_head;
+  for (int group = 0; group < kGroups; ++group) {
+    const uint32_t tiles = block.own_tiles(wave, group);
+    const int first = work.own_first + 64 * group;
+    load_rows<D>(tiles, rows_of<const T>(own[0], work.batch, head), first, work.limit, p.head_size, own_row);
+    if constexpr (kPart != Part::kValues)
+      load_rows<D>(tiles + M::kOwnTile, rows_of<const T>(extra, work.batch, head), first, work.limit, p.value_size,
+                   own_row);
+    if constexpr (kCoarse) load_coarse_own<T, D>(tiles + 2 * M::kOwnTile, p, own, work, head, first);
+  }
+}
+
+// Tiles of the other side into the stages, step by step.
+template <class T, int D, bool kCoarse, bool kOwnKeys>
+__device__ void load_others(const Arguments& a, const WorkTile& work, const Block<D, kCoarse>& block, int& step,
+                            Producer& producer) {
+  using M = Layout<D, kCoarse>;
+  const HktProblem& p = a.p;
+  const auto pipeline = block.others();
+  const int key_head = work.first_head / static_cast<int>(p.heads / p.key_heads);
+  const ConstView* const others = kOwnKeys ? p.q : p.k;
+  const ConstView& other_extra = kOwnKeys ? a.g.dout : p.v;
+  const int top = p.levels > 2 ? 2 : 1, limit1 = level_rows(work.limit, 1),
+            limit2 = p.levels > 2 ? level_rows(work.limit, 2) : 0;
+  for (int head = work.first_head; head < work.first_head + work.heads; ++head) {
+    const int other_head = kOwnKeys ? head : key_head;
+    const int64_t line = (static_cast<int64_t>(work.batch) * p.heads + head) * p.tokens;
+    const int begin = work.first * kOther;
+    auto rows = [&](const ConstView& view) { return rows_of<const T>(view, work.batch, other_head); };
+    RowStream<D, kOther> fine(rows(others[0]), begin, p.head_size), extra(rows(other_extra), begin, p.value_size);
+    RowStream<D, 32, kCoarseRows> level1(rows(others[kCoarse ? 1 : 0]), begin / 2, p.head_size);
+    RowStream<D, 16, kCoarseRows, 32> level2(rows(others[kCoarse ? top : 0]), begin / 4, p.head_size);
+    for (int i = work.first; i < work.last; ++i, ++step) {
+      producer.acquire(pipeline, step);
+      const uint32_t tile = block.other_tile(step);
+      fine.load(tile, work.limit, p.head_size);
+      extra.load(tile + M::kExtra, work.limit, p.value_size);
+      if constexpr (kCoarse) {
+        level1.load(tile + M::kCoarseTile, limit1, p.head_size);
+        level2.load(tile + M::kCoarseTile, limit2, p.head_size);
+      }
+      if (kOwnKeys && threadIdx.x < kOther) {
+        const int slot = static_cast<int>(threadIdx.x), at = i * kOther + other_row(slot);
+        const int64_t from = line + (at < work.limit ? at : 0);
+        const uint32_t numbers = tile + M::kNumbers + 4 * slot;
+        load_number(numbers, static_cast<const float*>(a.o.lse) + from, at < work.limit);
+        load_number(numbers + 4 * kOther, a.deltas + from, at < work.limit);
+      }
+      producer.commit(pipeline, step);
+    }
+  }
+}
+
+template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
+__device__ void produce(const Arguments& a, const Block<D, kCoarse>& block) {
+  int step = 0;
+  Producer producer;
+  WorkTile work;
+  for (int wave = 0; next_work_tile<kOwnKeys>(a.p, wave, &work); ++wave) {
+    producer.acquire(block.own(), wave);
+    load_own<T, D, kCoarse, kOwnKeys, kPart>(a, work, wave, block);
+    producer.commit(block.own(), wave);
+    load_others<T, D, kCoarse, kOwnKeys>(a, work, block, step, producer);
+  }
+  producer.finish();
+}
+
+}  // namespace
+}  // namespace strata::cuda

@@ -1,0 +1,13 @@
+// For builds without sm_90a. has_sm90_kernels() is false there, so that nothing calls these.
+#include "cuda/hkt_kernels.h"
+
+namespace strata::cuda {
+
+cudaError_t hkt_forward_sm90(const HktProblem&, const HktOutputs&, cudaStream_t) { return cudaErrorNotSupported; }
+int64_t hkt_backward_sm90_parts(const HktProblem&) { return 0; }
+cudaError_t hkt_backward_sm90(const HktProblem&, const HktOutputs&, const HktGradients&, const float*, float*,
+                              cudaStream_t) {
+  return cudaErrorNotSupported;
+}
+
+}  // namespace strata::cuda

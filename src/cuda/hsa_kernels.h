@@ -1,0 +1,31 @@
+// The CUDA kernels of HSA attention. hsa_cuda.cc has checked the arguments and chosen the kernels; launchers queue
+// everything on the stream.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "strata/cuda.h"
+
+namespace strata::cuda {
+
+// numbers: HsaPlan::numbers on the device.
+struct HsaCall {
+  const HsaProblem& p;
+  const HsaPlan& plan;
+  const int32_t* numbers;
+  void* workspace;
+  cudaStream_t stream;
+};
+
+// hsa_forward_mma.cu, hsa_backward_mma.cu: trees of families of at most 16 children, bfloat16 and float16, heads up to
+// 128 channels, aligned rows.
+constexpr int kMmaFamilySize = 16, kMmaFamilyHeadSize = 128;
+int hsa_mma_shared_memory(const HsaProblem& p);  // bytes a block has at most
+cudaError_t hsa_forward_mma(const HsaCall& call, const HsaOutputs& o);
+cudaError_t hsa_backward_mma(const HsaCall& call, const HsaGradients& g);
+
+// hsa_forward_simt.cu, hsa_backward_simt.cu: any tree, any storage type.
+cudaError_t hsa_forward_simt(const HsaCall& call, const HsaOutputs& o);
+cudaError_t hsa_backward_simt(const HsaCall& call, const HsaGradients& g);
+
+}  // namespace strata::cuda
