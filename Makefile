@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 export CCACHE_SLOPPINESS := pch_defines,time_macros
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check bench build-times core asan fuzz tsan cuda install format lint clean
+.PHONY: help setup build demo test check bench build-times core asan fuzz tsan cuda install format lint pictures clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -75,13 +75,14 @@ format: ## Format the sources
 	@tools/setup.sh lint
 	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format -i
 
-# clang 14 cannot read the headers of Debian's torch, so clang-tidy sees the layers below it.
-lint: ## Check formatting and run clang-tidy
+lint: ## Check the sources: clang-format, clang-tidy, shellcheck, ruff, mypy
 	@tools/setup.sh lint
-	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror
-	@cmake --preset core -B build/lint > /dev/null
-	@git ls-files 'src/base/*.cc' 'src/cpu/*.cc' 'src/ref/*.cc' 'src/util/*.cc' 'src/data/*.cc' | xargs -P $(JOBS) -n 1 clang-tidy --quiet -p build/lint 2>&1 | grep -v 'warnings generated'; \
-	  test $${PIPESTATUS[1]} -eq 0 && echo "lint: clean"
+	@tools/lint.sh $(JOBS)
+
+pictures: demo ## Draw the pictures of the README again (docs/pictures)
+	@tools/setup.sh test
+	@/usr/bin/python3 tools/pictures.py square docs/pictures/square.svg
+	@/usr/bin/python3 tools/pictures.py report build/demo docs/pictures/report.png
 
 clean: ## Remove build/
 	@rm -rf build

@@ -19,7 +19,7 @@ for group in "$@"; do
       optional+=(chromium chromium-driver python3-selenium)  # a browser for the reports; without it their tests are skipped
       ;;
     check) packages+=(clang libclang-rt-14-dev) ;;  # libFuzzer
-    lint) packages+=(clang-format clang-tidy) ;;
+    lint) packages+=(clang-format clang-tidy python3 python3-venv shellcheck) ;;
     tsan) packages+=(clang libclang-rt-14-dev libomp-dev) ;;
     *) echo "setup: no such group: $group; there are python, test, check, lint and tsan" >&2; exit 2 ;;
   esac
