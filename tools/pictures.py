@@ -163,7 +163,7 @@ def report(folder, file):
         options.add_argument(flag)
     browser = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
     try:
-        browser.set_window_size(1100, 1000)
+        browser.set_window_size(1000, 1310)  # down to the first chart
         browser.get((Path(folder) / "report.html").resolve().as_uri())
         browser.execute_async_script("setTimeout(arguments[0], 1500)")  # charts are drawn with an animation
         browser.save_screenshot(file)
