@@ -1,4 +1,4 @@
-# The front of the build: `make help` lists the targets. CMake does the work (CMakePresets.json).
+# `make help` lists the targets. CMake does the work (CMakePresets.json).
 SHELL := /bin/bash
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
@@ -9,10 +9,10 @@ export CCACHE_SLOPPINESS := pch_defines,time_macros
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-setup: ## Install what the build needs (Debian packages; needs root or sudo)
+setup: ## Install the Debian packages of the build (needs root or sudo)
 	@tools/setup.sh
 
-# $(call configure,PRESET,FLAGS): says which compiler builds what, and all the rest only where it fails.
+# $(call configure,PRESET,FLAGS): prints the compilers, and the whole output of CMake only if it fails.
 configure = tools/configure.sh $(1) $(2) $(CMAKE_FLAGS)
 
 build: ## Build the libraries and the command into build/release
@@ -52,7 +52,7 @@ asan: ## Test the core under the address and undefined-behaviour sanitizers
 	@cmake --build --preset asan -j $(JOBS)
 	@ctest --preset asan
 
-fuzz: ## Fuzz what reads files, a little (libFuzzer, clang)
+fuzz: ## Fuzz the file readers for a short time (libFuzzer, clang)
 	@tools/setup.sh test check
 	@$(call configure,release,-DSTRATA_BUILD_TESTS=ON -DSTRATA_FUZZ=ON)
 	@cmake --build --preset release -j $(JOBS) --target fuzz

@@ -8,6 +8,7 @@ report: a picture of the HTML report in FOLDER, such as build/demo after `make d
 """
 
 import random
+import shutil
 import sys
 from pathlib import Path
 
@@ -161,7 +162,7 @@ def report(folder, file):
     options = webdriver.ChromeOptions()
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
         options.add_argument(flag)
-    browser = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
+    browser = webdriver.Chrome(service=Service(shutil.which("chromedriver")), options=options)
     try:
         browser.set_window_size(1000, 1310)  # down to the first chart
         browser.get((Path(folder) / "report.html").resolve().as_uri())
