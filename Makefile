@@ -1,18 +1,18 @@
-# The front of the build: `make help` lists the targets. CMake does the work (CMakePresets.json).
+# `make help` lists the targets. CMake does the work (CMakePresets.json).
 SHELL := /bin/bash
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 export CCACHE_SLOPPINESS := pch_defines,time_macros
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check bench build-times core asan fuzz tsan cuda install format lint clean
+.PHONY: help setup build demo test check bench build-times core asan fuzz tsan cuda install format lint pictures clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-setup: ## Install what the build needs (Debian packages; needs root or sudo)
+setup: ## Install the Debian packages of the build (needs root or sudo)
 	@tools/setup.sh
 
-# $(call configure,PRESET,FLAGS): says which compiler builds what, and all the rest only where it fails.
+# $(call configure,PRESET,FLAGS): prints the compilers, and the whole output of CMake only if it fails.
 configure = tools/configure.sh $(1) $(2) $(CMAKE_FLAGS)
 
 build: ## Build the libraries and the command into build/release
@@ -52,7 +52,7 @@ asan: ## Test the core under the address and undefined-behaviour sanitizers
 	@cmake --build --preset asan -j $(JOBS)
 	@ctest --preset asan
 
-fuzz: ## Fuzz what reads files, a little (libFuzzer, clang)
+fuzz: ## Fuzz the file readers for a short time (libFuzzer, clang)
 	@tools/setup.sh test check
 	@$(call configure,release,-DSTRATA_BUILD_TESTS=ON -DSTRATA_FUZZ=ON)
 	@cmake --build --preset release -j $(JOBS) --target fuzz
@@ -75,13 +75,14 @@ format: ## Format the sources
 	@tools/setup.sh lint
 	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format -i
 
-# clang 14 cannot read the headers of Debian's torch, so clang-tidy sees the layers below it.
-lint: ## Check formatting and run clang-tidy
+lint: ## Check the sources: clang-format, clang-tidy, shellcheck, ruff, mypy
 	@tools/setup.sh lint
-	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror
-	@cmake --preset core -B build/lint > /dev/null
-	@git ls-files 'src/base/*.cc' 'src/cpu/*.cc' 'src/ref/*.cc' 'src/util/*.cc' 'src/data/*.cc' | xargs -P $(JOBS) -n 1 clang-tidy --quiet -p build/lint 2>&1 | grep -v 'warnings generated'; \
-	  test $${PIPESTATUS[1]} -eq 0 && echo "lint: clean"
+	@tools/lint.sh $(JOBS)
+
+pictures: demo ## Draw the pictures of the README again (docs/pictures)
+	@tools/setup.sh test
+	@/usr/bin/python3 tools/pictures.py square docs/pictures/square.svg
+	@/usr/bin/python3 tools/pictures.py report build/demo docs/pictures/report.png
 
 clean: ## Remove build/
 	@rm -rf build

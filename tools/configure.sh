@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# configure.sh PRESET [FLAG ..]: configures a preset. Says which compiler builds what; shows everything where it fails.
+# configure.sh PRESET [FLAG ..]: configures a preset. Prints the compilers, and everything if it fails.
 set -euo pipefail
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# setup.sh [GROUP ..]: installs Debian packages. Without a group, what the build and `make demo` need; `python` adds torch
-# for Python; `test`, `check`, `lint` and `tsan` add what those targets need. Does nothing, quickly, when all of it is installed.
+# setup.sh [GROUP ..]: installs Debian packages. Without a group, those of the build and `make demo`; `python` adds torch for
+# Python; `test`, `check`, `lint` and `tsan` add the packages of those targets. Returns at once when all are installed.
 set -euo pipefail
 
 packages=(
@@ -19,9 +19,9 @@ for group in "$@"; do
       optional+=(chromium chromium-driver python3-selenium)  # a browser for the reports; without it their tests are skipped
       ;;
     check) packages+=(clang libclang-rt-14-dev) ;;  # libFuzzer
-    lint) packages+=(clang-format clang-tidy) ;;
+    lint) packages+=(clang-format clang-tidy python3 python3-venv shellcheck) ;;
     tsan) packages+=(clang libclang-rt-14-dev libomp-dev) ;;
-    *) echo "setup: no such group: $group; there are python, test, check, lint and tsan" >&2; exit 2 ;;
+    *) echo "setup: unknown group $group; expected python, test, check, lint or tsan" >&2; exit 2 ;;
   esac
 done
 
@@ -42,7 +42,7 @@ cannot_install() {
   echo "setup: $1. Install these Debian packages, or what your system has instead: ${packages[*]}" >&2
   exit 1
 }
-command -v apt-get >/dev/null || cannot_install "there is no apt-get on this machine"
+command -v apt-get >/dev/null || cannot_install "no apt-get on this machine"
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null || cannot_install "installing packages needs root or sudo"
