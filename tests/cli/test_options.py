@@ -82,3 +82,11 @@ def test_a_comparison_reads_its_folder_from_its_config(home):
     strata("compare", "--config", "cmp.toml", "--quiet")
     assert (home / "somewhere/results.md").exists()
     assert "folder" not in json.load(open(home / "somewhere/compare.json"))["options"]
+
+
+def test_bench_records_what_it_measured(home):
+    strata("bench", "train", "--rounds", "1", "--threads", "1", "--json", "figures.json")
+    figures = json.load(open("figures.json"))
+    record = figures.pop("record")
+    assert figures and all(isinstance(value, float) for value in figures.values())
+    assert record["command"] == "bench" and record["options"]["rounds"] == 1 and record["options"]["which"] == ["train"]
