@@ -2,17 +2,20 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <thread>
 
 #include "bench/report.h"
 #include "bind.h"
 #include "commands.h"
-#include "train/system.h"
+#include "model/system.h"
+#include "train/record.h"
+#include "util/common_options.h"
 #include "util/error.h"
 
 namespace strata {
 namespace {
 
-// What there is to measure, on the CPU and on a GPU (nullptr: not there).
+// What can be measured, on the CPU and on a GPU (nullptr: not available).
 struct Bench {
   const char* name;
   std::vector<bench::Figure> (*cpu)(const bench::Arguments&);
@@ -42,10 +45,30 @@ std::vector<std::string> names() {
 struct State {
   std::vector<std::string> which;
   std::string device = "cpu";
+  int64_t threads = 2, rounds = 7;
   bench::Arguments arguments;
+  OptionTable table;
 };
 
-// Figures mean little without what they were measured on.
+// The JSON file has one number per figure, and the record of the last command that wrote to it.
+void write_record(const State& state, Json record) {
+  if (state.arguments.json.empty()) return;
+  Json figures = Json::parse(read_file(state.arguments.json));
+  figures["record"] = finish_record(std::move(record));
+  write_json(state.arguments.json, figures);
+}
+
+Json record_of(const State& state) {
+  Json options = {{"which", state.which}};
+  options.update(state.table.record());
+  std::vector<fs::path> read;
+  for (const std::string& file : {state.arguments.model, state.arguments.text}) {
+    if (!file.empty()) read.emplace_back(file);
+  }
+  return start_record("bench", options, state.device, read);
+}
+
+// Figures mean little without the machine they were measured on.
 void print_machine(const State& state) {
   const Json info = system_info();
   const std::string blas = info["openblas"];
@@ -58,49 +81,52 @@ void print_machine(const State& state) {
   std::fflush(stdout);
 }
 
-void run(const State& state) {
+void run(State& state) {
+  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  state.arguments.threads = static_cast<int>(state.threads > 0 ? state.threads : cores);
+  state.arguments.rounds = static_cast<int>(state.rounds);
   set_threads(state.arguments.threads);
   const bool cuda = state.device == "cuda";
   print_machine(state);
+  const Json record = state.arguments.json.empty() ? Json() : record_of(state);
   for (const Bench& one : kBenches) {
     const bool named = std::find(state.which.begin(), state.which.end(), one.name) != state.which.end();
     if (!named && !state.which.empty()) continue;
     const auto figures = cuda ? one.cuda : one.cpu;
     if (figures == nullptr && (named || one.name == kBenches[0].name))
-      throw usage_error("--device: there is no benchmark {} on a GPU in this build{}", one.name,
+      throw usage_error("--device: this build has no benchmark {} for a GPU{}", one.name,
                         kBenches[0].cuda == nullptr ? "; build with -DSTRATA_CUDA=ON" : "");
     if (figures != nullptr) bench::report(figures(state.arguments), state.arguments);
   }
   if (const auto figures = bench::build_figures(state.arguments); !figures.empty())
     bench::report(figures, state.arguments);
+  write_record(state, record);
 }
 
 }  // namespace
 
 void add_bench_command(CLI::App& app) {
   auto state = std::make_shared<State>();
-  CLI::App* command = app.add_subcommand("bench", "Measure the kernels and training steps beside their peers");
+  CLI::App* command = app.add_subcommand("bench", "Measure the kernels and training steps next to those of PyTorch");
   command->add_option("which", state->which, "hkt, hsa, train, inject; all if none is named")
       ->check(CLI::IsMember(names()))
       ->type_name("NAME");
-  command->add_option("--device", state->device, "Where: cpu, or cuda beside PyTorch's own kernels")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
-  command->add_option("--json", state->arguments.json, "Write the figures to this file as well")->type_name("FILE");
-  command->add_option("--build-times", state->arguments.build_times, "Report clean-build times from this file")
-      ->type_name("FILE");
-  command->add_option("--threads", state->arguments.threads, "CPU threads")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--rounds", state->arguments.rounds, "Times each is measured")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--model", state->arguments.model, "inject: a Hugging Face folder, to load and to time whole")
-      ->type_name("FOLDER");
-  command->add_option("--text", state->arguments.text, "inject: a text, to be read by that model's tokenizer")
-      ->type_name("FILE");
+  OptionTable& table = state->table;
+  table.begin_group("Measuring");
+  table.add("device", &state->device,
+            {.help = "Device; cuda compares with PyTorch's own kernels", .choices = {"cpu", "cuda"}});
+  table.add("rounds", &state->rounds, {.help = "Measurements per figure", .min = 1, .max = 1 << 20});
+  table.add("model", &state->arguments.model,
+            {.help = "inject: a Hugging Face folder, to load and to time as a whole", .type = "FOLDER"});
+  table.add("text", &state->arguments.text, {.help = "inject: a text for that model", .type = "FILE"});
+  table.add("build_times", &state->arguments.build_times,
+            {.help = "Report clean-build times from this file", .type = "FILE"});
+  declare_threads(table, state->threads);
+  table.begin_group("Output");
+  table.add("json", &state->arguments.json,
+            {.help = "Write the figures to this file as well", .type = "FILE", .recorded = false});
   command->footer(examples("  strata bench hkt\n  strata bench --json figures.json\n  strata bench --device cuda"));
-  command->callback([state] { run(*state); });
+  bind_command(*command, table, [state] { run(*state); });
 }
 
 }  // namespace strata

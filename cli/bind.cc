@@ -3,62 +3,77 @@
 #include "util/error.h"
 
 namespace strata {
+namespace {
 
-void bind_options(CLI::App& command, OptionTable& table, const std::set<std::string>& except) {
-  for (Option& option : table.options()) {
-    if (except.count(option.name) > 0) continue;
-    auto set = [&table, &option](const std::vector<std::string>& words) { table.set(option, words, option.flag()); };
-    std::string help = option.note.help;
-    if (!option.note.task.empty()) help += " (" + option.note.task + ")";
-    const Json value = option.value();
-    std::string initial = value.is_string() ? value.get<std::string>() : value.dump();
-    if (const auto* words = std::get_if<std::vector<std::string>*>(&option.target)) {
-      initial = fmt::format("{}", fmt::join(**words, " "));
-    } else if (const auto* numbers = std::get_if<std::vector<int64_t>*>(&option.target)) {
-      initial = fmt::format("{}", fmt::join(**numbers, ","));
-    }
-    if (!initial.empty() && !value.is_boolean()) help += " [" + initial + "]";
-    const bool on = value.is_boolean() && value.get<bool>();  // what is on by default is offered as --no-NAME
-    if (std::holds_alternative<bool*>(option.target)) {
-      command
-          .add_flag_callback(
-              option.flag(), [set] { set({"true"}); }, help)
-          ->group(on ? "" : option.group);
-      command
-          .add_flag_callback(
-              "--no-" + option.flag().substr(2), [set] { set({"false"}); }, "Turn off: " + help)
-          ->group(on ? option.group : "");
-      continue;
-    }
-    CLI::Option* flag = command.add_option_function<std::vector<std::string>>(option.flag(), set, help);
-    flag->group(option.group)->type_name(option.type_name());
-    if (std::holds_alternative<std::vector<std::string>*>(option.target)) {
-      flag->expected(1, -1);
-    } else {
-      flag->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-    }
+std::string help_of(const Option& option) {
+  std::string help = option.note.help;
+  if (!option.note.task.empty()) help += " (" + option.note.task + ")";
+  const Json value = option.value();
+  if (value.is_boolean()) return help;
+  std::string initial = value.is_string() ? value.get<std::string>() : value.dump();
+  if (const auto* words = std::get_if<std::vector<std::string>*>(&option.target)) {
+    initial = fmt::format("{}", fmt::join(**words, " "));
+  } else if (const auto* numbers = std::get_if<std::vector<int64_t>*>(&option.target)) {
+    initial = fmt::format("{}", fmt::join(**numbers, ","));
   }
-  command.allow_extras();
+  return initial.empty() ? help : help + " [" + initial + "]";
 }
 
-void bind_config(CLI::App& command, std::string& path) {
-  command.add_option("--config", path, "Options from a TOML or JSON file; the command line goes before it")
-      ->type_name("FILE");
+// --NAME and --no-NAME. The help shows the one that changes the default.
+void bind_switch(CLI::App& command, const Option& option, const std::function<void(const std::string&)>& set) {
+  const std::string help = help_of(option), flag = option.flag();
+  const bool on = option.value().get<bool>();
+  command
+      .add_flag_callback(
+          flag, [set] { set("true"); }, help)
+      ->group(on ? "" : option.group);
+  command
+      .add_flag_callback(
+          "--no-" + flag.substr(2), [set] { set("false"); }, "Turn off: " + help)
+      ->group(on ? option.group : "");
 }
 
-void apply_config(OptionTable& table, const std::string& path) {
-  if (!path.empty()) table.load_config(path);
-  if (const Option* task = table.find("task")) table.check_task(*std::get<std::string*>(task->target));
+void bind_option(CLI::App& command, OptionTable& table, Option& option) {
+  auto set = [&table, &option](const std::vector<std::string>& words) { table.set(option, words, option.flag()); };
+  if (std::holds_alternative<bool*>(option.target))
+    return bind_switch(command, option, [set](const std::string& word) { set({word}); });
+  CLI::Option* flag = command.add_option_function<std::vector<std::string>>(option.flag(), set, help_of(option));
+  flag->group(option.group)->type_name(option.type_name());
+  if (std::holds_alternative<std::vector<std::string>*>(option.target)) {
+    flag->expected(1, -1)->allow_extra_args(!option.note.repeated);
+  } else {  // without extra arguments, CLI11 does not split a word in square brackets
+    flag->expected(1)->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  }
 }
 
-void refuse_extras(const CLI::App& command) {
-  const std::vector<std::string> extras = command.remaining();
-  if (extras.empty()) return;
+// Words and flags that are not known: refused with the nearest flag, or handed over if they are words.
+void take_extras(const CLI::App& command, std::vector<std::string>* words) {
   std::vector<std::string> flags;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
   }
-  throw usage_error("{}: not an option of {}{}", extras[0], command.get_name(), suggestion(extras[0], flags));
+  for (const std::string& extra : command.remaining()) {
+    if (words == nullptr || extra.rfind("--", 0) == 0)
+      throw usage_error("{}: not an option of {}{}", extra, command.get_name(), suggestion(extra, flags));
+    words->push_back(extra);
+  }
+}
+
+}  // namespace
+
+void bind_command(CLI::App& command, OptionTable& table, std::function<void()> run, const Binding& binding) {
+  for (Option& option : table.options()) {
+    if (binding.except.count(option.name) == 0) bind_option(command, table, option);
+  }
+  auto config = std::make_shared<std::string>();
+  command.add_option("--config", *config, "Options from a TOML or JSON file; flags override it")->type_name("FILE");
+  command.allow_extras();
+  command.callback([&command, &table, run = std::move(run), config, words = binding.words] {
+    take_extras(command, words);
+    if (!config->empty()) table.load_config(*config);
+    if (const Option* task = table.find("task")) table.check_task(*std::get<std::string*>(task->target));
+    run();
+  });
 }
 
 std::string examples(const std::string& lines) { return "Examples:\n" + lines; }

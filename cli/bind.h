@@ -2,22 +2,23 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "util/options.h"
 
 namespace strata {
 
-// Every option of the table becomes a flag, but for those named in `except`. The table must stay where it is.
-void bind_options(CLI::App& command, OptionTable& table, const std::set<std::string>& except = {});
+struct Binding {
+  std::set<std::string> except = {};          // options that get no flag
+  std::vector<std::string>* words = nullptr;  // takes the words that belong to no option; null: they are refused
+};
 
-// `--config FILE`, whose options are taken where the command line has none.
-void bind_config(CLI::App& command, std::string& path);
-void apply_config(OptionTable& table, const std::string& path);
-
-// Refuses words and flags that mean nothing, with the nearest flag. Call it first in a callback.
-void refuse_extras(const CLI::App& command);
+// Makes a flag of every option of the table, and `--config FILE`, whose options are taken where the command line has
+// none. When the command is parsed, all options are set and checked, then `run` is called. The table must not move.
+void bind_command(CLI::App& command, OptionTable& table, std::function<void()> run, const Binding& binding = {});
 
 std::string examples(const std::string& lines);  // a footer for the help
 

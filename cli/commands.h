@@ -1,5 +1,5 @@
-// The subcommands of strata, one file each. Each adds itself to the application; its callback does the work and throws
-// Error when it cannot.
+// The subcommands of strata, one file each. Each function adds a subcommand to the application. Its callback does the
+// work and throws Error on failure.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -6,8 +6,10 @@
 #include "bind.h"
 #include "commands.h"
 #include "inject/embed.h"
-#include "train/system.h"
+#include "model/system.h"
+#include "train/record.h"
 #include "train/use_model.h"
+#include "util/common_options.h"
 #include "util/error.h"
 #include "util/progress.h"
 
@@ -17,8 +19,8 @@ namespace {
 struct State {
   std::string model, file, output;
   EmbedOptions options;
-  int64_t batch = 32, threads = 0;
-  bool quiet = false, approximate_special = false;
+  OptionTable table;
+  bool quiet = false;
 };
 
 std::vector<std::string> lines_of(std::istream& in) {
@@ -35,27 +37,47 @@ void print(const std::string& text, const Embedding& row) {
   fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+std::vector<std::string> read_texts(const std::string& file) {
+  std::vector<std::string> texts;
+  if (file.empty()) {
+    texts = lines_of(std::cin);
+  } else {
+    std::istringstream content(read_file(file));
+    texts = lines_of(content);
+  }
+  if (texts.empty()) throw data_error("no texts: expected one per line");
+  return texts;
+}
+
+// The matrix, and beside it the record of how it was made: e.npy, e.npy.json.
+void write_matrix(const State& state, const std::vector<Embedding>& rows, int64_t size, const Json& record) {
+  write_file(state.output, to_npy(rows, size));
+  write_json(state.output + ".json", {{"rows", rows.size()}, {"size", size}, {"record", finish_record(record)}});
+}
+
+Json record_of(const State& state) {
+  Json options = {{"model", state.model}};
+  options.update(state.table.record());
+  std::vector<fs::path> read = {state.model};
+  if (!state.file.empty()) read.emplace_back(state.file);
+  return start_record("embed", options, "cpu", read);
+}
+
 void run(const State& state) {
-  set_threads(state.threads);
+  set_threads(state.options.threads);
   const bool npy = !state.output.empty();
   if (npy && fs::path(state.output).extension() != ".npy")
     throw usage_error("--output: expected a name that ends in .npy, got {}", state.output);
   const Embedder embed(state.model, state.options);
-  std::vector<std::string> texts;
-  if (state.file.empty()) {
-    texts = lines_of(std::cin);
-  } else {
-    std::istringstream content(read_file(state.file));
-    texts = lines_of(content);
-  }
-  if (texts.empty()) throw data_error("no texts: expected one per line");
+  const std::vector<std::string> texts = read_texts(state.file);
+  const Json record = npy ? record_of(state) : Json();
   Progress progress(state.quiet);
   const Clock clock(0);
   std::vector<Embedding> rows;
   int64_t cut = 0;
   const auto count = static_cast<int64_t>(texts.size());
-  for (int64_t first = 0; first < count; first += state.batch) {
-    const int64_t last = std::min(first + state.batch, count);
+  for (int64_t first = 0; first < count; first += state.options.batch) {
+    const int64_t last = std::min(first + state.options.batch, count);
     const std::vector<Embedding> done = embed({texts.begin() + first, texts.begin() + last});
     for (size_t i = 0; i < done.size(); ++i) {
       cut += done[i].cut ? 1 : 0;
@@ -69,7 +91,7 @@ void run(const State& state) {
   if (cut > 0)
     progress.note(fmt::format("{} of {} texts were longer than {} tokens and were cut", cut, count, embed.longest()));
   if (npy) {
-    write_file(state.output, to_npy(rows, embed.size()));
+    write_matrix(state, rows, embed.size(), record);
     progress.note(fmt::format("{} x {} numbers written to {}", count, embed.size(), state.output));
   }
 }
@@ -87,36 +109,20 @@ void add_embed_command(CLI::App& app) {
   command->add_option("model", state->model, "A Hugging Face folder of a BERT, RoBERTa or MiniLM model")
       ->required()
       ->type_name("FOLDER");
-  command->add_option("--file", state->file, "Texts, one per line; standard input if not given")->type_name("FILE");
-  command->add_option("--output", state->output, "A .npy file for all embeddings, in place of JSON lines")
-      ->type_name("FILE");
-  command
-      ->add_option("--layers", state->options.layers,
-                   "Layers that attend by HSA on a tree of the text: none, late, or numbers from 0: 3,5")
-      ->capture_default_str();
-  command->add_option("--tree", state->options.tree, "Tree of the text")
-      ->check(CLI::IsMember({"sentences", "balanced", "windows"}))
-      ->capture_default_str();
-  command->add_option("--branching", state->options.branching, "Children of a family at most")
-      ->check(CLI::Range(2, 64))
-      ->capture_default_str();
-  command->add_flag("--approximate-special", state->approximate_special,
-                    "Special tokens attend by the tree as well; otherwise to all tokens, as in the original");
-  command->add_option("--length", state->options.length, "Tokens of a text at most; 0: as many as the model reads")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_flag("--normalize", state->options.normalize, "Embeddings of length 1");
-  command->add_option("--batch", state->batch, "Texts at a time")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--threads", state->threads, "CPU threads; 0: all cores");
-  command->add_flag("--quiet", state->quiet, "No progress");
+  OptionTable& table = state->table;
+  table.begin_group("Input");
+  table.add("file", &state->file, {.help = "Texts, one per line; standard input if not given", .type = "FILE"});
+  declare(table, state->options);
+  table.begin_group("Output");
+  table.add("output", &state->output,
+            {.help = "A .npy file for all embeddings, in place of JSON lines; its record goes to FILE.json",
+             .type = "FILE",
+             .recorded = false});
+  declare_quiet(table, state->quiet);
   command->footer(
       examples("  strata embed models/all-MiniLM-L6-v2 --file sentences.txt > embeddings.jsonl\n"
                "  strata embed models/all-MiniLM-L6-v2 --layers late --output embeddings.npy < sentences.txt"));
-  command->callback([state, command] {
-    refuse_extras(*command);
-    state->options.exact_special = !state->approximate_special;
-    run(*state);
-  });
+  bind_command(*command, table, [state] { run(*state); });
 }
 
 }  // namespace strata

@@ -5,7 +5,8 @@
 #include "bind.h"
 #include "commands.h"
 #include "generate/generator.h"
-#include "train/system.h"
+#include "model/system.h"
+#include "util/common_options.h"
 #include "util/error.h"
 #include "util/interrupt.h"
 #include "util/progress.h"
@@ -15,8 +16,9 @@ namespace {
 
 struct State {
   std::string model, file;
-  std::vector<std::string> prompt;  // what is left over, as in predict
+  std::vector<std::string> prompt;  // the words that belong to no option, as in predict
   GenerateOptions options;
+  OptionTable table;
   int64_t threads = 0;
   bool quiet = false, json = false;
 };
@@ -31,8 +33,8 @@ Json to_json(const std::string& prompt, const Generated& made) {
 void run(const State& state) {
   set_threads(state.threads);
   if (state.prompt.size() > 1)
-    throw usage_error("expected one prompt, got {}; put it into quotes", state.prompt.size());
-  if (!state.prompt.empty() && !state.file.empty()) throw usage_error("--file: expected a prompt or a file, got both");
+    throw usage_error("expected one prompt, got {} words; put the prompt in quotes", state.prompt.size());
+  if (!state.prompt.empty() && !state.file.empty()) throw usage_error("--file: expected a prompt or --file, got both");
   const std::string prompt = !state.file.empty()    ? read_file(state.file)
                              : state.prompt.empty() ? std::string()
                                                     : state.prompt[0];
@@ -47,14 +49,15 @@ void run(const State& state) {
   } else {
     std::cout << "\n";
     Progress(state.quiet)
-        .note(fmt::format("{} tokens in {:.2f} s ({:.1f} a second) behind a prompt of {} in {:.2f} s; ended by {}; the "
-                          "caches hold {:.2f} MB",
-                          made.tokens, made.seconds, static_cast<double>(made.tokens) / std::max(made.seconds, 1e-9),
-                          made.prompt_tokens, made.prompt_seconds,
-                          made.ended == "tokens" ? "--tokens"
-                          : made.ended == "stop" ? "--stop"
-                                                 : "an " + made.ended,
-                          static_cast<double>(made.cache_bytes) / 1e6));
+        .note(fmt::format(
+            "{} tokens in {:.2f} s ({:.1f} per second) after a prompt of {} tokens in {:.2f} s; ended by {}; "
+            "caches: {:.2f} MB",
+            made.tokens, made.seconds, static_cast<double>(made.tokens) / std::max(made.seconds, 1e-9),
+            made.prompt_tokens, made.prompt_seconds,
+            made.ended == "tokens" ? "--tokens"
+            : made.ended == "stop" ? "--stop"
+                                   : "an " + made.ended,
+            static_cast<double>(made.cache_bytes) / 1e6));
   }
   if (made.ended == "interrupt") throw Error(ExitCode::kInterrupted, "interrupted");
 }
@@ -63,54 +66,27 @@ void run(const State& state) {
 
 void add_generate_command(CLI::App& app) {
   auto state = std::make_shared<State>();
-  GenerateOptions& o = state->options;
+  OptionTable& table = state->table;
   CLI::App* command = app.add_subcommand("generate", "Text from GPT-2, or from a language model of yours");
   command->description(
-      "Text from a language model: strata generate MODEL [PROMPT]. Prints the prompt and what the model writes behind "
-      "it,\n"
-      "as it comes.");
-  command->add_option("model", state->model, "A GPT-2 folder as Hugging Face has it, or a run's folder (--task text)")
+      "Text from a language model: strata generate MODEL [PROMPT]. Prints the prompt and the text that the model "
+      "writes "
+      "after it,\n"
+      "token by token.");
+  command->add_option("model", state->model, "A Hugging Face folder of GPT-2, or a run's folder (--task text)")
       ->required()
       ->type_name("MODEL");
-  command->allow_extras();
-  command->add_option("--file", state->file, "The prompt, from a file")->type_name("FILE");
-  command->add_option("--tokens", o.tokens, "Tokens at most")->check(CLI::PositiveNumber)->capture_default_str();
-  command
-      ->add_option("--temperature", o.sample.temperature,
-                   "Below 1 likelier tokens, above 1 bolder ones; 0: always the likeliest")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
-  command->add_option("--top-k", o.sample.top_k, "Only the k likeliest tokens; 0: all")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_option("--top-p", o.sample.top_p, "Only the likeliest tokens that together have this probability")
-      ->check(CLI::Range(1e-6, 1.0))
-      ->capture_default_str();
-  command->add_option("--seed", o.seed, "The same seed writes the same text")->capture_default_str();
-  command->add_option("--stop", o.stops, "A text that ends it, and is not printed; may be given several times")
-      ->type_name("TEXT")
-      ->allow_extra_args(false);
-  command
-      ->add_option("--layers", o.layers,
-                   "GPT-2: layers that attend by streaming HSA: none, late, or numbers from 0: 9,11")
-      ->capture_default_str();
-  command->add_option("--branching", o.branching, "Of these: children of a family")
-      ->check(CLI::Range(2, 64))
-      ->capture_default_str();
-  command->add_option("--threads", state->threads, "CPU threads; 0: all cores");
-  command->add_flag("--json", state->json, "Print one JSON line at the end");
-  command->add_flag("--quiet", state->quiet, "No line about time and memory");
+  table.begin_group("Input");
+  table.add("file", &state->file, {.help = "A file with the prompt", .type = "FILE"});
+  declare(table, state->options);
+  declare_threads(table, state->threads);
+  declare_quiet(table, state->quiet);
+  declare_json(table, state->json);
   command->footer(
       examples("  strata generate models/gpt2 \"The old house\" --top-p 0.9 --tokens 100\n"
                "  strata generate models/gpt2 --file letter.txt --layers late --temperature 0.8\n"
                "  strata generate runs/text-hsa-seed1 \"ROMEO:\" --temperature 0.7 --stop \"JULIET:\""));
-  command->callback([state, command] {
-    state->prompt = command->remaining();
-    for (const std::string& text : state->prompt) {
-      if (text.rfind("--", 0) == 0) throw usage_error("{}: not an option of generate", text);
-    }
-    run(*state);
-  });
+  bind_command(*command, table, [state] { run(*state); }, {.words = &state->prompt});
 }
 
 }  // namespace strata

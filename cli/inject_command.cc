@@ -1,12 +1,11 @@
 #include <fmt/format.h>
 
-#include <iostream>
-
 #include "bind.h"
 #include "commands.h"
 #include "inject/experiment.h"
+#include "model/system.h"
 #include "report/report.h"
-#include "train/system.h"
+#include "util/common_options.h"
 #include "util/error.h"
 #include "util/interrupt.h"
 
@@ -16,7 +15,7 @@ namespace {
 struct State {
   InjectOptions options;
   OptionTable table;
-  std::string config, folder = "injection";
+  std::string folder = "injection";
   bool quiet = false, json = false;
 };
 
@@ -29,7 +28,7 @@ void print_gaps(const Json& json) {
     const Json& nats = gaps["nats_per_token"][layer];
     std::string words = "no";
     size_t shown = 0;
-    for (size_t r = 0; r < nats.size(); ++r) {  // of a layer that stays: its nearest tree in the budget
+    for (size_t r = 0; r < nats.size(); ++r) {  // of a layer with softmax: its nearest tree within the budget
       const double budget = json["budget"];
       const bool fits = gaps["costs"][r].get<double>() <= budget,
                  best = nats[r].get<double>() < nats[shown].get<double>();
@@ -65,7 +64,7 @@ void print_scores(const Json& json) {
              test["head"] == "linear" ? fmt::format("a linear head, fitted on {} rows with the original model",
                                                     test["train_rows"].get<int64_t>())
              : test["head"] == "own"  ? "the model's own head"
-                                      : "what the next token costs");
+                                      : "loss of the next token");
   fmt::print("{:<8} {:>16}  {:>12}  {:>16}  {:>22}\n", "", test["measure"].get<std::string>(), "attention",
              "FLOPs a text", "of injected layers");
   for (const char* when : {"before", "after"}) {
@@ -84,7 +83,7 @@ void print_scores(const Json& json) {
   fmt::print("\nlayers  {:<30}  by the KL gap\n", "late and alternate ones first");
   for (size_t k = 0; k < late.size(); ++k)
     fmt::print("{:<6}  {:<30}  {}  {}\n", k, cell(late[k]), cell(chosen[k]), chosen[k]["layers"].dump());
-  if (!json["causal"]) fmt::print("in brackets: rows answered as by the original model\n");
+  if (!json["causal"]) fmt::print("in brackets: share of the rows with the same answer as the original model\n");
 }
 
 void print_times(const Json& json) {
@@ -103,19 +102,18 @@ void print_times(const Json& json) {
   }
   for (const Json& row : json["time"]) {
     if (row.contains("model"))
-      fmt::print("{}a pass over {} tokens adds {:.1f} MB at its peak, injected {:.1f} MB\n",
+      fmt::print("{}peak memory of a pass over {} tokens: {:.1f} MB, injected {:.1f} MB\n",
                  row == json["time"][0] ? "\n" : "", row["tokens"].get<int64_t>(),
                  row["model"]["flat_bytes"].get<double>() / 1e6, row["model"]["hsa_bytes"].get<double>() / 1e6);
   }
 }
 
 void run(State& state) {
-  apply_config(state.table, state.config);
   const InjectOptions& options = state.options;
   set_threads(options.threads);
   watch_for_interrupts();
   const fs::path written = fs::path(state.folder) / "inject.json";
-  if (fs::exists(written)) throw output_error("{}: is there already; choose another --folder", written.string());
+  if (fs::exists(written)) throw output_error("{}: already exists; choose another --folder", written.string());
   make_folder(state.folder);
   Progress progress(state.quiet);
   const Json json = run_injection(options, progress);
@@ -130,42 +128,36 @@ void run(State& state) {
   print_gaps(json);
   print_scores(json);
   print_times(json);
-  fmt::print("\nwritten to {}; to look at: {}\n", written.string(), report.path.string());
+  fmt::print("\nwritten to {}; report: {}\n", written.string(), report.path.string());
 }
 
 }  // namespace
 
 void add_inject_command(CLI::App& app) {
   auto state = std::make_shared<State>();
-  InjectOptions& o = state->options;
+  OptionTable& table = state->table;
   CLI::App* command = app.add_subcommand("inject", "HSA in a trained transformer: what it costs and saves");
   command->description(
-      "Put HSA in place of softmax in layers of a trained transformer, train nothing, and see what it costs and "
-      "saves:\n"
-      "strata inject MODEL --train FILE --test FILE. Labels are only used to measure; layers and trees are chosen "
-      "without.");
+      "Replace softmax by HSA in layers of a trained transformer, without training. Measures cost and savings:\n"
+      "strata inject MODEL --train FILE --test FILE. Labels are used only to measure; layers and trees are chosen "
+      "without them.");
   command
-      ->add_option("model", o.model,
+      ->add_option("model", state->options.model,
                    "A Hugging Face folder (BERT, RoBERTa, MiniLM, GPT-2), or a run's folder with flat attention")
       ->required()
       ->type_name("MODEL");
-  declare(state->table, o);
-  bind_options(*command, state->table);
-  bind_config(*command, state->config);
-  command->add_option("--folder", state->folder, "Where inject.json and inject.html go")
-      ->type_name("FOLDER")
-      ->capture_default_str();
-  command->add_flag("--json", state->json, "Print JSON");
-  command->add_flag("--quiet", state->quiet, "No progress");
+  declare(table, state->options);
+  table.begin_group("Output");
+  table.add("folder", &state->folder,
+            {.help = "Folder for inject.json and inject.html", .type = "FOLDER", .recorded = false});
+  declare_quiet(table, state->quiet);
+  declare_json(table, state->json);
   command->footer(examples(
       "  strata inject models/all-MiniLM-L6-v2 --train train.tsv --test test.tsv --label-column 1 --text-column 2\n"
       "  strata inject models/roberta-imdb --test test.csv --layers late --tree sentences\n"
       "  strata inject models/gpt2 --texts novel.txt --layers 9,11 --tree balanced\n"
       "  strata inject runs/imdb-flat-seed1 --test test.jsonl --cut 0.9"));
-  command->callback([state, command] {
-    refuse_extras(*command);
-    run(*state);
-  });
+  bind_command(*command, table, [state] { run(*state); });
 }
 
 }  // namespace strata

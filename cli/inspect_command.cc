@@ -5,10 +5,11 @@
 #include "bind.h"
 #include "commands.h"
 #include "data/config.h"
+#include "inspect/inspect_model.h"
+#include "model/system.h"
 #include "report/report.h"
 #include "theory/subsumption.h"
-#include "train/inspect_model.h"
-#include "train/system.h"
+#include "util/common_options.h"
 #include "util/error.h"
 
 namespace strata {
@@ -19,7 +20,6 @@ struct State {
   DataConfig data;
   OptionTable table;
   std::string output;
-  int64_t threads = 0;
   bool json = false, subsumption = false;
 };
 
@@ -116,11 +116,12 @@ void show_subsumption(bool json) {
 void run(State& state) {
   if (state.subsumption) return show_subsumption(state.json);
   if (state.request.model.empty())
-    throw usage_error("inspect: expected a run's folder or a model file, or --subsumption");
+    throw usage_error("inspect: expected a run's folder, a model file or --subsumption, got nothing");
   if (fs::path(state.output).extension() == ".html")
-    throw usage_error("--output: expected a file for the JSON, got {}; the page is written beside it", state.output);
-  set_threads(state.threads);
-  state.request.data = state.table.given();
+    throw usage_error("--output: expected the name of a JSON file, got {}; the page is written beside it",
+                      state.output);
+  set_threads(state.request.threads);
+  state.request.data = state.table.given("Data");
   const Json result = inspect_model(state.request);
   fs::path output = state.output;
   if (output.empty())
@@ -138,7 +139,7 @@ void run(State& state) {
     print_hkt(result);
   }
   for (const Json& problem : result.at("problems")) fmt::print("not computed: {}\n", problem.get<std::string>());
-  fmt::print("\nwritten to {}; to look at: {}\n", output.string(), page.string());
+  fmt::print("\nwritten to {}; report: {}\n", output.string(), page.string());
 }
 
 }  // namespace
@@ -147,33 +148,24 @@ void add_inspect_command(CLI::App& app) {
   auto state = std::make_shared<State>();
   CLI::App* command =
       app.add_subcommand("inspect", "The theory on a trained model: PSD, direction, error, decay, Gaussianity");
-  declare(state->table, state->data);
-  bind_options(*command, state->table);
+  OptionTable& table = state->table;
   command->add_option("model", state->request.model, "A run's folder, or a model file")->type_name("MODEL");
-  command->add_option("--split", state->request.split, "Which rows")
-      ->check(CLI::IsMember({"train", "valid", "test"}))
-      ->capture_default_str();
-  command->add_option("--samples", state->request.samples, "How many rows, from its beginning")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--examples", state->request.examples, "How many of them with pictures of every head")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_option("--output", state->output, "Where the numbers go; inspect.json in the run's folder if not given")
-      ->type_name("FILE");
-  command->add_option("--threads", state->threads, "CPU threads; 0: all cores");
-  command->add_flag("--subsumption", state->subsumption,
-                    "Build standard attention and a convolution out of HKT, and print what is left");
-  command->add_flag("--quiet", state->request.quiet, "No progress");
-  command->add_flag("--json", state->json, "Print JSON");
+  declare(table, state->data);
+  declare(table, state->request);
+  table.add("subsumption", &state->subsumption,
+            {.help = "Build standard attention and a convolution from HKT, and print the differences; needs no model"});
+  table.begin_group("Output");
+  table.add("output", &state->output,
+            {.help = "A file for the numbers; inspect.json in the run's folder if not given",
+             .type = "FILE",
+             .recorded = false});
+  declare_quiet(table, state->request.quiet);
+  declare_json(table, state->json);
   command->footer(
       examples("  strata inspect runs/listops-hkt-seed1\n"
                "  strata inspect runs/imdb-hkt-seed1 --samples 16 --json\n"
                "  strata inspect --subsumption"));
-  command->callback([state, command] {
-    refuse_extras(*command);
-    run(*state);
-  });
+  bind_command(*command, table, [state] { run(*state); });
 }
 
 }  // namespace strata

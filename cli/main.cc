@@ -1,5 +1,4 @@
-// strata: data, models, training, comparing. One file per subcommand; this one parses, and turns errors into exit
-// codes.
+// The command strata. Each subcommand has a file; this one parses the command line and turns errors into exit codes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +15,7 @@ namespace {
 
 constexpr const char* kIntroduction =
     "Strata: hierarchical, multi-scale attention. Prepares data, trains flat, HKT and HSA models,\n"
-    "compares them over seeds with significance tests, and predicts; puts HSA into pretrained transformers.";
+    "compares them over seeds with significance tests, and predicts; injects HSA into pretrained transformers.";
 
 constexpr const char* kFooter =
     "Start here:\n"
@@ -25,20 +24,20 @@ constexpr const char* kFooter =
     "  strata predict runs/listops-hkt-seed1 \"[MAX 2 [MIN 4 7 ] 0 ]\"\n"
     "  strata COMMAND --help                   options and examples of a command\n"
     "\n"
-    "Exit codes: 0 done; 1 failure; 2 wrong command line or config; 3 data cannot be had or read;\n"
-    "4 output or checkpoint cannot be used; 130 interrupted, saved.";
+    "Exit codes: 0 done; 1 failure; 2 wrong command line or config; 3 data missing or unreadable;\n"
+    "4 output folder or checkpoint unusable; 130 interrupted, state saved.";
 
-// CLI11 would only say that a subcommand is missing.
+// The message of CLI11 would not name the wrong word.
 void check_command(const CLI::App& app, const std::string& word) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
   if (word[0] == '-' || std::find(names.begin(), names.end(), word) != names.end()) return;
-  throw strata::usage_error("{}: no such command{}; there are {}", word, strata::suggestion(word, names),
+  throw strata::usage_error("{}: unknown command{}; the commands are {}", word, strata::suggestion(word, names),
                             fmt::join(names, ", "));
 }
 
-// What this machine needs (strata/host.h), and for commands that compute, OpenMP threads that wait without spinning for
-// long: by default they spin, which makes a training step forty times as long when another program wants the same core.
+// Applies the settings this machine needs (strata/host.h). Commands that compute also limit how long waiting OpenMP
+// threads spin: with the default, a training step takes forty times as long when another program uses the same core.
 void settle(const std::string& command, char** argv) {
   static const std::set<std::string> computing = {"train", "eval", "predict", "inspect", "embed", "inject", "generate"};
   static const std::set<std::string> other = {"bench", "compare", "info"};
@@ -92,7 +91,7 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return fail(ExitCode::kFailure, "out of memory; try a smaller --batch or --length");
   } catch (const std::exception& error) {
-    const std::string words = error.what();  // torch adds a trace that helps nobody here
+    const std::string words = error.what();  // without the trace that torch adds
     return fail(ExitCode::kFailure, words.substr(0, words.find("\nException raised from")));
   }
   return 0;

@@ -4,8 +4,9 @@
 
 #include "bind.h"
 #include "commands.h"
-#include "train/system.h"
+#include "model/system.h"
 #include "train/use_model.h"
+#include "util/common_options.h"
 #include "util/error.h"
 
 namespace strata {
@@ -15,15 +16,16 @@ struct State {
   std::string model;
   std::vector<std::string> texts, files;
   int64_t top = 5, threads = 0;
+  OptionTable table;
 };
 
-// Bytes that are no UTF-8 become question marks.
+// Bytes that are not UTF-8 become U+FFFD.
 void print(const Json& line) {
   fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   std::fflush(stdout);
 }
 
-// One bad input is answered with its error and does not stop the others; the exit code tells.
+// The answer to a bad input is its error. The other inputs are still answered; the exit code is that of a data error.
 bool answer(const Predictor& predict, const std::string& input) {
   try {
     print(predict(input));
@@ -47,36 +49,30 @@ void run(const State& state) {
   if (state.texts.empty() && state.files.empty()) {
     for (std::string line; std::getline(std::cin, line);) good &= answer(predict, line);
   }
-  if (!good) throw data_error("some inputs could not be read; their lines say why");
+  if (!good) throw data_error("some inputs could not be read; see the field error of their lines");
 }
 
 }  // namespace
 
 void add_predict_command(CLI::App& app) {
   auto state = std::make_shared<State>();
+  OptionTable& table = state->table;
   CLI::App* command = app.add_subcommand("predict", "Ask a trained model: one JSON line per input");
   command->description(
       "Ask a trained model: strata predict MODEL [TEXT ...]. Prints one JSON line per input.\n"
       "Without any TEXT or --file, every line of standard input is an input.");
   command->add_option("model", state->model, "A run's folder, or a model file")->required()->type_name("MODEL");
-  // CLI11 would take a text in square brackets for a list, so texts are what is left over.
-  command->allow_extras();
-  command->add_option("--file", state->files, "Files, each one input")->type_name("FILE");
-  command->add_option("--top", state->top, "Language models: how many next bytes to show")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--threads", state->threads, "CPU threads; 0: all cores");
+  table.begin_group("Input");
+  table.add("file", &state->files, {.help = "Files, each one input", .type = "FILE"});
+  table.begin_group("Output");
+  table.add("top", &state->top, {.help = "Language models: number of next bytes to show", .min = 1, .max = 256});
+  declare_threads(table, state->threads);
   command->footer(
       examples("  strata predict runs/listops-hsa-seed1 \"[MAX 2 [MIN 4 7 ] 0 ]\"\n"
                "  strata predict runs/imdb-hkt-seed1 --file review.txt\n"
                "  cut -f 2 reviews.tsv | strata predict runs/table-hkt-seed1 > answers.jsonl"));
-  command->callback([state, command] {
-    state->texts = command->remaining();
-    for (const std::string& text : state->texts) {
-      if (text.rfind("--", 0) == 0) throw usage_error("{}: not an option of predict", text);
-    }
-    run(*state);
-  });
+  // Texts are words that belong to no option: as a positional, CLI11 would read a text in square brackets as a list.
+  bind_command(*command, table, [state] { run(*state); }, {.words = &state->texts});
 }
 
 }  // namespace strata

@@ -5,8 +5,10 @@
 #include "bind.h"
 #include "commands.h"
 #include "data/task.h"
+#include "inspect/track_scores.h"
 #include "report/report.h"
 #include "train/trainer.h"
+#include "util/common_options.h"
 #include "util/error.h"
 #include "util/interrupt.h"
 #include "util/progress.h"
@@ -17,7 +19,7 @@ namespace {
 struct State {
   RunConfig run;
   OptionTable table;
-  std::string config, folder, resume;
+  std::string folder, resume;
   bool quiet = false, json = false;
 };
 
@@ -27,11 +29,11 @@ void print_result(const Json& result) {
   const double loss = test.at("loss"), accuracy = test.at("accuracy");
   const std::string score =
       find_task(task).goal == Goal::kNextToken
-          ? fmt::format("{:.4f} bits per byte, {:.2f}% of the bytes right", loss / std::numbers::ln2, 100 * accuracy)
+          ? fmt::format("{:.4f} bits per byte, {:.2f}% of the bytes correct", loss / std::numbers::ln2, 100 * accuracy)
           : fmt::format("accuracy {:.2f}%, loss {:.4f}", 100 * accuracy, loss);
   fmt::print("{}, {} attention, seed {}: test {} on {} rows\n", task, result.at("attention").get<std::string>(),
              result.at("seed").get<int64_t>(), score, test.at("rows").get<int64_t>());
-  fmt::print("{} steps in {} ({:.1f} ms a step), {} parameters; best at step {}\n", result.at("steps").get<int64_t>(),
+  fmt::print("{} steps in {} ({:.1f} ms per step), {} parameters; best at step {}\n", result.at("steps").get<int64_t>(),
              duration(result.at("train_seconds")), result.at("step_milliseconds").get<double>(),
              result.at("parameters").get<int64_t>(), result.at("best_step").get<int64_t>());
 }
@@ -39,28 +41,25 @@ void print_result(const Json& result) {
 void run(State& state) {
   if (!state.resume.empty()) {
     for (const Option& option : state.table.options()) {
-      if (option.given)
-        throw usage_error("{}: a resumed run keeps its options; leave it out, or start a new run", option.flag());
+      if (option.given && option.note.recorded)
+        throw usage_error("{}: a resumed run keeps its options; remove it, or start a new run", option.flag());
     }
-    if (!state.config.empty()) throw usage_error("--config: a resumed run keeps its options");
     state.folder = state.resume;
     state.run = read_run_config({state.resume});
-  } else {
-    apply_config(state.table, state.config);
   }
   if (state.folder.empty()) {
     state.folder =
         fmt::format("runs/{}-{}-seed{}", state.run.data.task, state.run.model.attention, state.run.train.seed);
   }
   watch_for_interrupts();
-  const Json result = train(state.run, {state.folder}, !state.resume.empty(), state.quiet);
+  const Json result = train(state.run, {state.folder}, !state.resume.empty(), state.quiet, track_scores);
   if (state.json) {
     fmt::print("{}\n", result.dump());
   } else {
     print_result(result);
   }
-  const Report page = write_train_report(state.folder);  // last: a full disk then costs the page alone
-  if (!state.json) fmt::print("written to {}; to look at: {}\n", state.folder, page.path.string());
+  const Report page = write_train_report(state.folder);  // last, so that a full disk costs only the page
+  if (!state.json) fmt::print("written to {}; report: {}\n", state.folder, page.path.string());
 }
 
 }  // namespace
@@ -68,25 +67,23 @@ void run(State& state) {
 void add_train_command(CLI::App& app) {
   auto state = std::make_shared<State>();
   CLI::App* command = app.add_subcommand("train", "Train one model on one task");
-  declare(state->table, state->run);
-  bind_options(*command, state->table);
-  bind_config(*command, state->config);
-  command->add_option("--folder", state->folder, "Where the run is kept; runs/TASK-ATTENTION-seedSEED if not given")
+  OptionTable& table = state->table;
+  declare(table, state->run);
+  table.begin_group("Output");
+  table.add(
+      "folder", &state->folder,
+      {.help = "Folder of the run; runs/TASK-ATTENTION-seedSEED if not given", .type = "FOLDER", .recorded = false});
+  declare_quiet(table, state->quiet);
+  declare_json(table, state->json);
+  command->add_option("--resume", state->resume, "Continue the run in this folder, to the same bits")
       ->type_name("FOLDER");
-  command->add_option("--resume", state->resume, "Go on with the run in this folder, to the same bits")
-      ->type_name("FOLDER");
-  command->add_flag("--quiet", state->quiet, "No progress");
-  command->add_flag("--json", state->json, "Print the result as JSON");
   command->footer(
       examples("  strata train --attention hsa --seed 2\n"
                "  strata train --task imdb --length 1024 --model-size 128 --epochs 8 --attention hkt\n"
                "  strata train --task table --data reviews.csv --label-column stars --text-column review\n"
                "  strata train --task text --data book.txt --attention hkt --length 512\n"
                "  strata train --resume runs/imdb-hkt-seed1"));
-  command->callback([state, command] {
-    refuse_extras(*command);
-    run(*state);
-  });
+  bind_command(*command, table, [state] { run(*state); });
 }
 
 }  // namespace strata

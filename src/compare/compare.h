@@ -1,4 +1,4 @@
-// Several attentions, several seeds, the same data, order, budget and hyperparameters: run, gathered and tested.
+// Several attentions over several seeds, with the same data, order, budget and hyperparameters: runs, scores and tests.
 #pragma once
 
 #include <string>
@@ -22,16 +22,15 @@ struct CompareOptions {
   double minutes = 0;  // after which runs are saved and stopped; 0: never
   bool quiet = false;
 };
+void declare(OptionTable& table, CompareOptions& options);
 
-// Runs what is not finished yet, `jobs` processes at a time (each `program train --resume FOLDER`), and returns what
-// results.json holds. Throws as train() does, and as interrupted when the minutes are over; a later call with the same
-// options goes on.
+// Runs what is not finished yet, `jobs` processes at a time (each `program train --resume FOLDER`), and returns the
+// content of results.json. Throws as train() does, and as interrupted when the minutes are over; a later call with the
+// same options continues.
 Json compare(const RunConfig& base, const CompareOptions& options, const fs::path& folder, const std::string& program);
 
-// Where the run of an attention ("hkt:levels=2") and a seed is kept.
+// The folder of the run of an attention ("hkt:levels=2") and a seed.
 fs::path run_folder(const fs::path& folder, const std::string& attention, int64_t seed);
-
-// ---- from results to tables
 
 struct AttentionSummary {
   std::string name;
@@ -39,11 +38,9 @@ struct AttentionSummary {
   double parameters = 0, score_ratio = 1, step_milliseconds = 0;
   std::vector<double> valid = {};  // like scores, on the validation rows, by which the best checkpoint is chosen
 };
-// What is compared: "test accuracy, %" or "test bits per byte".
+// Means, deviations and paired tests, as results.json has them. measure: "test accuracy, %" or "test bits per byte".
 Json summarize(const std::vector<AttentionSummary>& attentions, const std::string& measure, bool lower_is_better);
-std::string to_markdown(const Json& results);
-std::string to_csv(const Json& results);
-// The lines people read: what beats what, by how much, and how sure it is.
+// One line per pair: which attention is better, by how much, and the test.
 std::vector<std::string> verdicts(const Json& results);
 
 }  // namespace strata

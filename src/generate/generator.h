@@ -1,6 +1,6 @@
 // Text from language models: GPT-2 folders, original or with streaming HSA in some layers, and runs of `strata train
-// --task text`. Every token costs one step, with what the attention remembers. Knows no torch, so that the command need
-// not.
+// --task text`. Each token takes one step with the caches of the attention. This header does not include torch, so that
+// the command does not need to.
 #pragma once
 
 #include <functional>
@@ -10,38 +10,40 @@
 #include <vector>
 
 #include "generate/sample.h"
+#include "util/options.h"
 
 namespace strata {
 
 struct GenerateOptions {
   SampleOptions sample;
   int64_t tokens = 200;  // at most
-  uint64_t seed = 1;
-  std::vector<std::string> stops;  // texts that end it; they are not given out
-  std::string layers = "none";     // of GPT-2, that attend by streaming HSA: none, late, or numbers from 0
-  int64_t branching = 16;          // of these
+  int64_t seed = 1;
+  std::vector<std::string> stops;  // texts that end the generation; they are not part of the text
+  std::string layers = "none";     // GPT-2: layers that attend by streaming HSA: none, late, or numbers from 0
+  int64_t branching = 16;          // of these layers
 };
+void declare(OptionTable& table, GenerateOptions& options);
 
 struct Generated {
   std::string text;
   int64_t prompt_tokens = 0, tokens = 0;
   std::string ended;  // "tokens", "stop", "end of text" or "interrupt"
   double prompt_seconds = 0, seconds = 0;
-  int64_t cache_bytes = 0;  // remembered at the end
+  int64_t cache_bytes = 0;  // at the end
 };
+
+class LanguageModel;  // generate/language_model.h
 
 class Generator {
  public:
   Generator(const std::string& model, const GenerateOptions& options);  // throws data and usage errors
   ~Generator();
-  // Goes on from the prompt, and gives every piece of text to `write` as soon as it is certain.
+  // Continues the prompt, and passes every piece of text to `write` as soon as it cannot change any more.
   Generated operator()(const std::string& prompt, const std::function<void(std::string_view)>& write);
-
-  class Model;  // what generates: see generator.cc
 
  private:
   GenerateOptions options_;
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<LanguageModel> model_;
 };
 
 }  // namespace strata

@@ -15,8 +15,8 @@ struct SampleOptions {
 };
 
 // p ~ exp(logits / temperature), cut to the k likeliest, then to the fewest likeliest of probability top_p,
-// renormalised. Among equals the smaller token goes first. Logits that are no numbers are never drawn; -1 when none is
-// one.
+// renormalised. Among equals the smaller token is first. Tokens whose logits are not finite are never drawn; -1 if none
+// is finite.
 int64_t sample_token(const std::vector<double>& logits, const SampleOptions& options, Random& random);
 
 }  // namespace strata

@@ -6,7 +6,7 @@
 namespace strata {
 namespace {
 
-// Bytes of the character at the front; 0 where they are no UTF-8 (Unicode's table 3-7).
+// The number of bytes of the first character; 0 if it is not UTF-8 (table 3-7 of Unicode).
 size_t character_length(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   if (lead < 0x80) return 1;
@@ -21,7 +21,7 @@ size_t character_length(std::string_view text) {
   return length;
 }
 
-// Every byte that belongs to no character as U+FFFD.
+// The text with U+FFFD in place of every byte that belongs to no character.
 std::string readable(std::string_view text) {
   std::string result;
   while (!text.empty()) {
@@ -32,7 +32,7 @@ std::string readable(std::string_view text) {
   return result;
 }
 
-// Bytes at the end that may be the beginning of a character.
+// The number of bytes at the end that may begin a character.
 size_t unfinished(std::string_view text) {
   for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);
@@ -67,7 +67,7 @@ bool TextOut::add(std::string_view bytes) {
     return false;
   }
   size_t keep = unfinished(held_);
-  for (const std::string& stop : stops_) {  // the longest end that a stop text may begin with
+  for (const std::string& stop : stops_) {  // the longest end of the text that may begin a stop text
     for (size_t length = std::min(stop.size(), held_.size()); length > keep; --length) {
       if (stop.compare(0, length, held_, held_.size() - length, length) == 0) keep = length;
     }

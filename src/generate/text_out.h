@@ -1,5 +1,5 @@
-// Text that comes token by token, given out as soon as it is certain: whole characters only, and nothing of a stop
-// text. Bytes that belong to no character become U+FFFD.
+// Text that arrives token by token and is written as soon as it cannot change any more: whole characters only, and no
+// part of a stop text. Bytes that belong to no character become U+FFFD.
 #pragma once
 
 #include <functional>
@@ -14,9 +14,9 @@ class TextOut {
   TextOut(std::vector<std::string> stops, std::function<void(std::string_view)> write)
       : stops_(std::move(stops)), write_(std::move(write)) {}
 
-  // Returns false when a stop text has come; what stands before it has been written.
+  // Returns false after a stop text; the text before it is written.
   bool add(std::string_view bytes);
-  // Nothing more will come: writes what was held back.
+  // The end: writes what was held back.
   void finish();
   const std::string& text() const { return text_; }  // all that was written
 

@@ -16,7 +16,7 @@ struct Embedder::State {
 };
 
 Embedder::Embedder(const std::filesystem::path& folder, const EmbedOptions& options)
-    : state_(new State{Host::open(folder, options.length), {{}, options.exact_special}, options.normalize}) {
+    : state_(new State{Host::open(folder, options.length), {{}, !options.approximate_special}, options.normalize}) {
   if (state_->host->is_causal() || !std::filesystem::exists(folder / "config.json"))
     throw data_error("{}: expected the Hugging Face folder of an encoder (BERT, RoBERTa, MiniLM)", folder.string());
   for (const int64_t layer : parse_layers(options.layers, state_->host->layers()))
@@ -35,7 +35,7 @@ std::vector<Embedding> Embedder::operator()(const std::vector<std::string>& text
     read.push_back(state_->host->read(texts[i]));
     rows[i].tokens = read[i].tokens();
     rows[i].cut = read[i].cut;
-    if (rows[i].tokens == 0) throw data_error("input {}: has no tokens, and the model no special ones", i + 1);
+    if (rows[i].tokens == 0) throw data_error("input {}: expected a text with tokens, got none", i + 1);
   }
   Tensor pooled = state_->host->run(read, state_->plan.attention(*state_->host, read)).features;
   if (state_->normalize) pooled = torch::nn::functional::normalize(pooled);

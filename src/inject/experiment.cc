@@ -1,20 +1,16 @@
 #include "inject/experiment.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "inject/experiment_data.h"
-#include "inject/linear_head.h"
 #include "inject/plan.h"
+#include "inject/scorer.h"
 #include "inject/timing.h"
 #include "train/record.h"
 #include "util/error.h"
-#include "util/interrupt.h"
 
 namespace strata {
 namespace {
-
-using torch::Tensor;
 
 class Injector {
  public:
@@ -33,31 +29,23 @@ class Injector {
                  {"longest", host_->longest()},
                  {"exact_special", exact_special() && !host_->is_causal()},
                  {"budget", o_.budget}};
-    clock_ = Clock(0);
-    work_ = static_cast<double>(data_.unlabelled.size() + data_.train.texts.size() +
-                                (measured() ? passes() * data_.test.texts.size() : 0));
+    const auto texts = static_cast<double>(data_.unlabelled.size());
+    ExperimentProgress progress(
+        progress_, texts + static_cast<double>(data_.train.texts.size() + passes() * data_.test.texts.size()));
     const GapTable table = measure_gaps(*host_, data_.unlabelled, recipes(), exact_special(), o_.batch,
-                                        [&](int64_t done) { show(static_cast<double>(done), "gaps"); });
-    done_ += static_cast<double>(data_.unlabelled.size());
+                                        [&](int64_t done) { progress.show(static_cast<double>(done), "gaps"); });
+    progress.finish_part(texts);
     const InjectionPlan plan = make_plan(table);
     json["gaps"] = to_json(table);
     json["gaps"]["texts"] = data_.unlabelled.size();
     json["gaps"]["tokens"] = mean_tokens(data_.unlabelled);
     json["plan"] = to_json(plan);
     if (measured()) {
-      fit_head();
-      json["test"] = {
-          {"rows", data_.test.texts.size()},
-          {"tokens", mean_tokens(data_.test.texts)},
-          {"cut", std::count_if(data_.test.texts.begin(), data_.test.texts.end(), [](const auto& t) { return t.cut; })},
-          {"measure", host_->is_causal() ? "nats per token" : "accuracy"},
-          {"head", host_->is_causal() ? "next token"
-                   : own_head()       ? "own"
-                                      : "linear"}};
-      if (!own_head() && !host_->is_causal()) json["test"]["train_rows"] = data_.train.texts.size();
-      json["before"] = evaluate({}, "before");
-      json["after"] = evaluate(plan, "after");
-      if (o_.curve) json["curve"] = curve(table, json["before"]);
+      Scorer scorer(*host_, o_, data_, progress);
+      json["test"] = describe_test(scorer);
+      json["before"] = scorer.score({}, "before");
+      json["after"] = scorer.score(plan, "after");
+      if (o_.curve) json["curve"] = curve(scorer, table, json["before"]);
     }
     progress_.finish();
     if (o_.times && !o_.lengths.empty() && !plan.layers.empty()) {
@@ -73,7 +61,7 @@ class Injector {
  private:
   bool exact_special() const { return !o_.approximate_special; }
   bool measured() const { return !data_.test.texts.empty(); }
-  bool own_head() const { return o_.train.empty(); }  // otherwise a linear one is fitted
+  // Over the test rows.
   size_t passes() const { return 2 + (o_.curve ? 2 * static_cast<size_t>(host_->layers()) : 0); }
 
   Json options_record() const {
@@ -92,23 +80,15 @@ class Injector {
     return files;
   }
 
-  void show(double done, const std::string& what) {
-    if (interrupted()) throw Error(ExitCode::kInterrupted, "interrupted; nothing was written");
-    const double all = done_ + done;
-    progress_.show(fmt::format("{} {}  {} left", bar(all / work_), what,
-                               clock_.left(static_cast<int64_t>(all), static_cast<int64_t>(work_))));
-  }
-
   // ---- data
 
   void read_data() {
     data_ = read_experiment_data(*host_, o_, progress_);
     if (!o_.train.empty() && !host_->has_features())
-      throw usage_error("--train: {} has a head of its own; leave it out, and name unlabelled texts with --texts",
+      throw usage_error("--train: {} has its own head; remove --train, and pass unlabelled texts with --texts",
                         o_.model);
     if (measured() && !host_->is_causal() && o_.train.empty() && host_->labels().empty())
-      throw usage_error(
-          "--train: expected labelled texts, because {} has no head of its own and a linear one is fitted", o_.model);
+      throw usage_error("--train: expected labelled texts to fit a linear head on, because {} has no head", o_.model);
     if (host_->is_causal() || !measured()) data_.train = {};
   }
 
@@ -123,11 +103,12 @@ class Injector {
   std::vector<TreeRecipe> recipes() const {
     if (o_.tree == "best") return all_recipes(host_->is_causal());
     if (host_->is_causal() && o_.tree != "balanced")
-      throw usage_error("--tree: a causal model attends by streaming HSA on a balanced tree, got {}", o_.tree);
+      throw usage_error("--tree: expected balanced, got {}; a causal model attends by streaming HSA on a balanced tree",
+                        o_.tree);
     return {{o_.tree, o_.branching}};
   }
 
-  // `auto` takes one tree for a layer; otherwise, with "best", every text takes its own among those in the budget.
+  // `auto` uses one tree per layer. Otherwise, with "best", every text uses the best of the trees within the budget.
   InjectionPlan make_plan(const GapTable& table) const {
     if (o_.layers == "auto") return {choose_layers(table, o_.cut, budget()), exact_special()};
     InjectionPlan plan{{}, exact_special()};
@@ -139,119 +120,25 @@ class Injector {
     return plan;
   }
 
-  // A tree that was asked for by name may cost what it does.
+  // A tree that is named by --tree has no budget.
   double budget() const { return o_.tree == "best" ? o_.budget : 1.0; }
 
-  // ---- measures
+  // ---- the curve
 
-  Tensor features_of(const std::vector<HostText>& texts, const InjectionPlan& plan, const std::string& what,
-                     const std::shared_ptr<std::vector<AttentionCost>>& costs, bool own) {
-    // Texts of like length together: less padding.
-    std::vector<int64_t> order(texts.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return texts[a].tokens() < texts[b].tokens(); });
-    std::vector<Tensor> rows(texts.size());
-    for (size_t first = 0; first < order.size(); first += o_.batch) {
-      std::vector<HostText> part;
-      const size_t last = std::min(first + static_cast<size_t>(o_.batch), order.size());
-      for (size_t i = first; i < last; ++i) part.push_back(texts[order[i]]);
-      const HostOutput output = host_->run(part, plan.attention(*host_, part, costs));
-      const Tensor& wanted = host_->is_causal() ? output.loss : own ? output.logits : output.features;
-      if (!wanted.isfinite().all().item<bool>())
-        throw data_error("{}: its outputs are not finite; its weights may be damaged", o_.model);
-      for (size_t i = first; i < last; ++i) rows[order[i]] = wanted[static_cast<int64_t>(i - first)];
-      show(static_cast<double>(last), what);
-    }
-    done_ += static_cast<double>(texts.size());
-    return torch::stack(rows);
-  }
-
-  // Labels as numbers; those of a head of its own must be the model's.
-  Tensor numbers(const std::vector<std::string>& labels, const std::string& file) const {
-    std::vector<int64_t> numbers;
-    for (const std::string& label : labels) {
-      auto at = std::find(classes_.begin(), classes_.end(), label);
-      // Files often have the number of a class where the model has its name.
-      const bool number =
-          !label.empty() && label.size() < 6 && label.find_first_not_of("0123456789") == std::string::npos;
-      if (at == classes_.end() && own_head() && number && std::stoull(label) < classes_.size())
-        at = classes_.begin() + std::stoll(label);
-      if (at == classes_.end())
-        throw data_error("{}: expected labels among {}, got \"{}\"", file, fmt::join(classes_, ", "), label);
-      numbers.push_back(at - classes_.begin());
-    }
-    return torch::tensor(numbers);
-  }
-
-  void fit_head() {
-    if (host_->is_causal()) return;
-    classes_ = host_->labels();
-    if (!own_head()) {
-      classes_ = data_.train.labels;
-      std::sort(classes_.begin(), classes_.end());
-      classes_.erase(std::unique(classes_.begin(), classes_.end()), classes_.end());
-      if (classes_.size() < 2)
-        throw data_error("{}: expected two or more different labels, got {}", o_.train, classes_.size());
-    }
-    targets_ = numbers(data_.test.labels, o_.test);
-    if (!own_head()) {
-      const Tensor features = features_of(data_.train.texts, {}, "features", nullptr, false);
-      head_ = fit_linear_head(features, numbers(data_.train.labels, o_.train), static_cast<int64_t>(classes_.size()));
-    }
-  }
-
-  // {"layers", "score", "agreement", "attention_share", "flops"}: accuracy, or nats per token; rows answered as by the
-  // original; attention over flat attention's, over all layers; floating-point operations of all attention, per text.
-  // The first plan to be evaluated is the empty one.
-  Json evaluate(const InjectionPlan& plan, const std::string& what) {
-    auto costs = std::make_shared<std::vector<AttentionCost>>(host_->layers());
-    const Tensor rows = features_of(data_.test.texts, plan, what, costs, own_head());
-    double score = 0, agreement = 0;
-    if (host_->is_causal()) {
-      double foreseen = 0;
-      for (const HostText& text : data_.test.texts) foreseen += static_cast<double>(text.tokens() - 1);
-      score = rows.sum().item<double>() / std::max(foreseen, 1.0);
-    } else {
-      const Tensor answers = (own_head() ? rows : head_(rows)).argmax(-1);
-      score = share_of(answers == targets_);
-      if (plan.layers.empty()) original_ = answers;
-      agreement = share_of(answers == original_);
-    }
-    AttentionCost all, injected;
-    for (const AttentionCost& cost : *costs) {
-      all.flat += cost.flat;
-      all.spent += cost.spent;
-    }
-    Json layers = Json::array();
-    for (const LayerPlan& layer : plan.layers) {
-      layers.push_back(layer.layer);
-      injected.flat += costs->at(layer.layer).flat;
-      injected.spent += costs->at(layer.layer).spent;
-    }
-    const double per_text = 2.0 * static_cast<double>(host_->hidden()) / static_cast<double>(data_.test.texts.size());
-    Json json = {{"layers", layers},
-                 {"score", score},
-                 {"attention_share", all.spent / all.flat},
-                 {"flops", per_text * all.spent}};
-    if (!host_->is_causal()) json["agreement"] = agreement;
-    if (injected.flat > 0) json["injected_share"] = injected.spent / injected.flat;
-    return json;
-  }
-
-  // More and more layers, in the paper's order and by the gaps, at the same cost.
-  Json curve(const GapTable& table, const Json& before) {
+  // One layer more at a time, in the order of the paper and by the gaps, at the same cost.
+  Json curve(Scorer& scorer, const GapTable& table, const Json& before) {
     Json late = Json::array({before}), chosen = Json::array({before});
     const std::vector<int64_t> order = late_order(host_->layers());
     InjectionPlan plan{{}, exact_special()};
     for (const int64_t layer : order) {
       plan.layers.push_back({layer, {table.recipes[table.best_recipe(layer, budget())]}});
-      late.push_back(evaluate(plan, fmt::format("curve, {} late layers", plan.layers.size())));
+      late.push_back(scorer.score(plan, fmt::format("curve, {} late layers", plan.layers.size())));
       double saved = 0;
       for (const LayerPlan& one : plan.layers) saved += 1 - cost_of(table, one.trees[0]);
       const double cut = std::max(0.0, saved / static_cast<double>(host_->layers()) - 1.0 / kCutSteps);
       chosen.push_back(
-          evaluate({choose_layers(table, cut, std::max(budget(), largest_cost(table, plan))), exact_special()},
-                   fmt::format("curve, {} layers by the gap", plan.layers.size())));
+          scorer.score({choose_layers(table, cut, std::max(budget(), largest_cost(table, plan))), exact_special()},
+                       fmt::format("curve, {} layers by the gap", plan.layers.size())));
     }
     return {{"late", late}, {"auto", chosen}};
   }
@@ -268,7 +155,21 @@ class Injector {
     return largest;
   }
 
-  // ---- what is written
+  // ---- JSON
+
+  Json describe_test(const Scorer& scorer) const {
+    const std::vector<HostText>& texts = data_.test.texts;
+    const bool causal = host_->is_causal(), own = scorer.has_own_head();
+    Json json = {{"rows", texts.size()},
+                 {"tokens", mean_tokens(texts)},
+                 {"cut", std::count_if(texts.begin(), texts.end(), [](const HostText& text) { return text.cut; })},
+                 {"measure", causal ? "nats per token" : "accuracy"},
+                 {"head", causal ? "next token"
+                          : own  ? "own"
+                                 : "linear"}};
+    if (!own && !causal) json["train_rows"] = data_.train.texts.size();
+    return json;
+  }
 
   static Json to_json(const GapTable& table) {
     Json json = {{"trees", Json::array()}, {"costs", table.costs}, {"nats_per_token", table.gaps}};
@@ -285,7 +186,7 @@ class Injector {
     return json;
   }
 
-  // The tree over the first text, as the report draws it.
+  // The tree of the first text, for the report.
   void add_example(Json& json, const InjectionPlan& plan) const {
     if (plan.layers.empty() || host_->is_causal()) return;
     const HostText& text = data_.unlabelled.front();
@@ -299,11 +200,6 @@ class Injector {
   Progress& progress_;
   const std::unique_ptr<Host> host_;
   ExperimentData data_;
-  std::vector<std::string> classes_;
-  Tensor targets_, original_;  // labels, and the original model's answers
-  LinearHead head_;
-  Clock clock_{0};
-  double work_ = 1, done_ = 0;
 };
 
 }  // namespace

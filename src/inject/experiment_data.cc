@@ -22,7 +22,7 @@ LabelledTexts take(const Host& host, const std::vector<TableRow>& rows, int64_t 
     try {
       if (rows[at].problem.empty()) text = host.read(rows[at].text);
     } catch (const Error&) {
-      // counted below: it has no tokens
+      // counted below as a text without tokens
     }
     if (text.tokens() == 0) {
       ++bad;
@@ -32,7 +32,7 @@ LabelledTexts take(const Host& host, const std::vector<TableRow>& rows, int64_t 
     taken.labels.push_back(rows[at].label);
   }
   if (bad > 0) progress.note(fmt::format("warning: {}: {} rows could not be read and were left out", file, bad));
-  if (taken.texts.empty()) throw data_error("{}: expected rows with texts, and there are none", file);
+  if (taken.texts.empty()) throw data_error("{}: expected rows with texts, got none", file);
   return taken;
 }
 

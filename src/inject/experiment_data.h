@@ -19,9 +19,9 @@ struct ExperimentData {
   std::vector<HostText> unlabelled;  // never empty
 };
 
-// Of every file as many rows as the options ask for, chosen by the seed. Rows that cannot be read are counted and left
-// out. Without --texts, the unlabelled ones are those of the training rows, or else of the test rows; nobody looks at
-// their labels. Throws data and usage errors.
+// As many rows of every file as the options say, chosen by the seed. Rows that cannot be read are counted and left out.
+// Without --texts, the unlabelled texts are those of the training rows, or else of the test rows; their labels are not
+// used. Throws data and usage errors.
 ExperimentData read_experiment_data(const Host& host, const InjectOptions& options, Progress& progress);
 
 }  // namespace strata

@@ -79,15 +79,15 @@ class PretrainedHost : public Host {
   std::vector<std::string> labels_;
 };
 
-// A model of ours. Its attention must be flat: what HSA is closest to is softmax.
+// A model trained by strata. Its attention must be flat, because HSA approximates softmax.
 class TrainedHost : public Host {
  public:
   TrainedHost(const std::filesystem::path& path, int64_t length) : loaded_(load_model(path)) {
     if (card().config.attention != "flat")
-      throw usage_error("{}: expected a model with flat attention to inject HSA into, and its attention is {}",
-                        path.string(), card().config.attention);
+      throw usage_error("{}: expected a model with flat attention to inject HSA into, got {} attention", path.string(),
+                        card().config.attention);
     if (card().task == "cifar10")
-      throw usage_error("{}: expected a model that reads texts, and it reads images", path.string());
+      throw usage_error("{}: expected a model that reads texts, got one that reads images", path.string());
     loaded_.model->eval();
     longest_ = length > 0 ? std::min(length, card().shape.length) : card().shape.length;
   }

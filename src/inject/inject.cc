@@ -58,8 +58,8 @@ Tree sentence_tree(const std::string& text, const Encoding& encoding, int64_t mo
     return tree;
   }
   const Parents parents(document);
-  // Nodes: tokens first, then those families of the document that hold any.
-  std::vector<int64_t> family_of(tokens, 0);  // the root, for tokens that stand for no text
+  // Nodes: tokens first, then the families of the document that hold tokens.
+  std::vector<int64_t> family_of(tokens, 0);  // the root, for tokens without text
   std::vector<bool> used(parents.of_family.size(), false);
   used[0] = true;
   for (int64_t t = 0; t < tokens; ++t) {
@@ -109,7 +109,7 @@ double stream_cost(int64_t tokens, int64_t branching) {
 
 namespace {
 
-// Of each sequence the candidate with the largest hierarchy score, summed over heads: the one closest to softmax.
+// For each sequence the candidate with the largest hierarchy score, summed over heads: the one closest to softmax.
 std::vector<Tensor> closest(const Tensor& q, const Tensor& k, const std::vector<std::vector<Tensor>>& candidates) {
   if (candidates.size() == 1) return candidates[0];
   std::vector<Tensor> scores;
@@ -134,7 +134,7 @@ void attend_exactly(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
   }
 }
 
-// Choosing among several trees needs the scores of all of them, and no values.
+// Choosing among several trees needs the scores of all of them, but no values.
 double spent_on_trees(const std::vector<Tensor>& chosen, const std::vector<std::vector<Tensor>>& candidates) {
   double spent = 0;
   for (const Tensor& tree : chosen) spent += 2 * tree_cost(tree);
@@ -144,7 +144,7 @@ double spent_on_trees(const std::vector<Tensor>& chosen, const std::vector<std::
   return spent;
 }
 
-// Of softmax, and of the rows that every injected layer computes exactly.
+// The cost of softmax, and of the rows that every injected layer computes exactly.
 AttentionCost fixed_cost(const Tensor& lengths, const Injection& injection, bool causal) {
   AttentionCost cost;
   for (int64_t b = 0; b < lengths.size(0); ++b) {
@@ -174,7 +174,7 @@ AttentionFunction inject_hsa(const AttentionFunction& softmax, Injection injecti
         return spent;
       });
       HsaStreamOptions options;
-      options.branching = stream->second;  // padding stands behind all tokens, so none of them sees it
+      options.branching = stream->second;  // padding comes after all tokens, so no token sees it
       return std::get<0>(hsa_stream_attention(q, k, v, options));
     }
     const auto candidates = injection.trees.find(layer);

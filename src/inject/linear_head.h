@@ -1,4 +1,4 @@
-// A linear classifier on frozen features: how much they tell about labels, with nothing else trained.
+// A linear classifier on frozen features.
 #pragma once
 
 #include <torch/torch.h>
@@ -18,6 +18,6 @@ struct LinearHead {
 // features: (n, channels), labels: (n) int64.
 LinearHead fit_linear_head(const torch::Tensor& features, const torch::Tensor& labels, int64_t classes);
 
-double share_of(const torch::Tensor& rows);  // of a boolean tensor: how many are true
+double share_of(const torch::Tensor& rows);  // of a boolean tensor: the share of true values
 
 }  // namespace strata

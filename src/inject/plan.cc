@@ -40,7 +40,7 @@ std::vector<int64_t> parse_layers(const std::string& text, int64_t layers) {
   if (text == "none") return {};
   if (text == "late") {
     std::vector<int64_t> chosen = late_order(layers);
-    chosen.resize((layers - layers / 2 + 1) / 2);
+    chosen.resize((layers - layers / 2 + 1) / 2);  // those of the later half
     std::sort(chosen.begin(), chosen.end());
     return chosen;
   }
@@ -50,7 +50,7 @@ std::vector<int64_t> parse_layers(const std::string& text, int64_t layers) {
     const std::string word = text.substr(at, end - at);
     const bool digits = !word.empty() && word.size() < 6 && word.find_first_not_of("0123456789") == std::string::npos;
     if (!digits || std::stoll(word) >= layers)
-      throw usage_error("--layers: expected none, late, auto, or numbers from 0 to {} apart by commas, got \"{}\"",
+      throw usage_error("--layers: expected none, late, auto, or numbers from 0 to {} separated by commas, got \"{}\"",
                         layers - 1, text);
     chosen.insert(std::stoll(word));
     at = end + 1;
@@ -133,8 +133,8 @@ GapTable measure_gaps(Host& host, const std::vector<HostText>& texts, const std:
   return table;
 }
 
-// A knapsack over the layers: `least[c]` is the smallest sum of gaps that leaves a cost of at most c steps, one step
-// being 1/2000 of a layer's flat attention; costs are rounded up, so that what is promised is kept.
+// A knapsack over the layers: `least[c]` is the smallest sum of gaps at a cost of at most c steps. One step is 1/2000
+// of the flat attention of a layer. Costs are rounded up, so that at least `cut` is saved.
 std::vector<LayerPlan> choose_layers(const GapTable& table, double cut, double budget) {
   const auto layers = static_cast<int64_t>(table.gaps.size());
   const auto room = static_cast<int64_t>(std::floor((1 - cut) * static_cast<double>(layers * kCutSteps) + 1e-6));

@@ -23,7 +23,7 @@ double milliseconds(const Work& work) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Side by side, in turns, so that a machine that slows down slows both.
+// In turns, so that a machine that slows down slows both.
 Json race(const Work& flat, const Work& hsa, double seconds) {
   flat();
   hsa();
@@ -38,7 +38,7 @@ Json race(const Work& flat, const Work& hsa, double seconds) {
   return {{"flat_ms", a}, {"hsa_ms", b}, {"ratio", a / b}};
 }
 
-// The largest resident size since it was last reset, in bytes; 0 where the system does not tell.
+// The largest resident size since the last reset, in bytes; 0 if the system does not provide it.
 int64_t peak_memory() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -49,9 +49,9 @@ int64_t peak_memory() {
 
 int64_t memory_of(const Work& work) {
 #ifdef __GLIBC__
-  malloc_trim(0);  // what earlier passes left would be used again, unseen
+  malloc_trim(0);  // otherwise memory of earlier passes is reused and not counted
 #endif
-  std::ofstream("/proc/self/clear_refs") << 5;  // the peak falls to the present size
+  std::ofstream("/proc/self/clear_refs") << 5;  // resets the peak to the current size
   const int64_t before = peak_memory();
   work();
   return peak_memory() - before;
@@ -69,7 +69,7 @@ HostText any_text(int64_t tokens) {
   return text;
 }
 
-// Where that text is none that the host could read (expressions in brackets), a balanced tree is timed.
+// If the host cannot read that text (expressions in brackets), a balanced tree is timed.
 TreeRecipe timed_recipe(const Host& host, const TreeRecipe& recipe) {
   try {
     recipe.make(host, any_text(16));

@@ -15,8 +15,8 @@ void check(const Status& status) {
   if (!status.ok()) throw data_error("tree: {}", status.message());
 }
 
-// The tree of what stands between the special tokens, and these beside it under a new root. Trained transformers rest
-// much of their attention on special tokens, which as part of a family would be averaged with words.
+// The tree of the tokens between the special tokens, and the special tokens as its siblings under a new root. Trained
+// transformers put much of their attention on special tokens; inside a family they would be averaged with words.
 Tree beside_special(const Tree& inner, int64_t before, int64_t behind) {
   std::vector<int32_t> begin = {0}, children, widths = {0};
   std::vector<Domain> domains = {Domain::kSequence};

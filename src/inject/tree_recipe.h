@@ -9,9 +9,8 @@
 
 namespace strata {
 
-// "sentences": the text's own structure; "balanced": left-packed, all families of
-// `branching`; "windows": two heights, families of `branching` tokens under one. Special tokens at the ends stand
-// beside that, under the root.
+// "sentences": the structure of the text; "balanced": left-packed, all families of `branching`; "windows": two heights,
+// families of `branching` tokens under one. Special tokens at the ends are children of the root.
 struct TreeRecipe {
   std::string kind = "sentences";
   int64_t branching = 16;

@@ -1,4 +1,4 @@
-// One HKT (or flat) layer on one sequence, head by head, as the matrices the theory speaks about.
+// One HKT (or flat) layer on one sequence, head by head, as the matrices of the theory.
 #pragma once
 
 #include <torch/torch.h>

@@ -7,7 +7,7 @@
 namespace strata {
 namespace {
 
-constexpr int64_t kComponents = 16;  // of Mardia's tests, at most
+constexpr int64_t kComponents = 16;  // largest number of components of Mardia's tests
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Mardia's tests over the sequences that a layer reads, and how they go over training.
+// Mardia's tests on the sequences that a layer reads.
 #pragma once
 
 #include <torch/torch.h>
@@ -11,11 +11,11 @@
 
 namespace strata {
 
-// Sequences are tested one by one, never pooled: medians over them, and how many are rejected. Where none can be
+// Sequences are tested one by one, never pooled: medians over them, and the share that is rejected. If none can be
 // tested, "problem" says why.
 Json gaussianity_over(const std::vector<Matrix>& sequences);
 
-// The short form for every epoch of a training: the tests of the scores, [head][level], without quantiles.
+// The short form for --every-epoch: the tests of the scores, [head][level], without quantiles.
 Json track_gaussianity(HktAttentionImpl& layer, const std::vector<torch::Tensor>& inputs);
 
 }  // namespace strata

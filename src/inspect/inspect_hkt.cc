@@ -186,7 +186,7 @@ Json inspect_hkt_layer(HktAttentionImpl& layer, const std::vector<Tensor>& input
             {"gaussianity", gaussianity}};
   };
   std::vector<Json> results(heads);
-  std::exception_ptr failure;  // none may leave the parallel region
+  std::exception_ptr failure;  // an exception must not leave the parallel region
 #pragma omp parallel for schedule(dynamic)
   for (int64_t h = 0; h < heads; ++h) {
     try {

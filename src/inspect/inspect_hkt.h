@@ -1,4 +1,4 @@
-// One layer of HKT (or flat) attention under the theory.
+// The theory on one layer of HKT (or flat) attention.
 #pragma once
 
 #include <torch/torch.h>
@@ -10,7 +10,7 @@
 
 namespace strata {
 
-// inputs: what the layer read for each sequence, (tokens, model). Returns one object per head.
+// inputs: the input of the layer for each sequence, (tokens, model). Returns one object per head.
 Json inspect_hkt_layer(HktAttentionImpl& layer, const std::vector<torch::Tensor>& inputs);
 
 }  // namespace strata

@@ -11,13 +11,13 @@ namespace {
 
 using torch::Tensor;
 
-// How deep the lowest family of every pair of tokens lies: the pair's attention is decided there. -1 on the diagonal.
+// The depth of the lowest common family of every pair of tokens, which decides their attention. -1 on the diagonal.
 std::vector<int> meeting_depths(const Tree& tree) {
   const int64_t T = tree.tokens();
   const TreeView view = tree.view();
   std::vector<int> depth(tree.families(), 0);
   std::vector<std::pair<int64_t, int64_t>> range(tree.families());  // tokens of a family
-  for (int64_t f = tree.families() - 1; f >= 0; --f) {              // children stand behind their parents
+  for (int64_t f = tree.families() - 1; f >= 0; --f) {              // children come after their parents
     const int32_t first = view.children[view.child_begin[f]], last = view.children[view.child_begin[f + 1] - 1];
     range[f] = {first >= 0 ? first : range[~first].first, last >= 0 ? last + 1 : range[~last].second};
   }
@@ -35,7 +35,7 @@ std::vector<int> meeting_depths(const Tree& tree) {
   return meeting;
 }
 
-// Of one kind of tree, over the sequences, per head.
+// Sums of one kind of tree over the sequences, per head.
 struct TreeSums {
   explicit TreeSums(int64_t heads) : gap(heads, 0.0), score(heads, 0.0) {}
   std::vector<double> gap, score;
@@ -103,8 +103,8 @@ Json inspect_hsa_layer(HsaAttentionImpl& layer, const std::vector<Tensor>& input
     tokens += T;
     own.cost += static_cast<double>(trees[n]->cost());
     flat_cost += T * T;
-    // With position terms the softmax that is approximated has them too, on the tree; the gaps here compare trees on q
-    // and k alone, which is what a tree can be chosen by.
+    // With position terms, the approximated softmax has them, too. The gaps here compare trees on q and k alone, by
+    // which a tree can be chosen.
     const Tensor lse =
         std::get<1>(hkt_attention({q}, {k}, torch::zeros_like(q), torch::ones({heads, 1}, torch::kDouble)));
     auto score_of = [&](const Tree& tree) { return hierarchy_score(q, k, {encode_tree(tree)}); };

@@ -1,5 +1,5 @@
-// One layer of HSA attention on trees: where its mass goes, how far it is from softmax, and whether another tree would
-// do better.
+// The theory on one layer of HSA attention on trees: the mass per depth, the gap to softmax, and the gap of other
+// trees.
 #pragma once
 
 #include <torch/torch.h>
@@ -14,8 +14,8 @@
 
 namespace strata {
 
-// inputs: what the layer read for each sequence, (tokens, model), with the tree of each. Returns one object per head,
-// and the trees compared.
+// inputs: the input of the layer for each sequence, (tokens, model), with its tree. Returns one object per head, with
+// the trees that were compared.
 Json inspect_hsa_layer(HsaAttentionImpl& layer, const std::vector<torch::Tensor>& inputs,
                        const std::vector<std::shared_ptr<const Tree>>& trees);
 

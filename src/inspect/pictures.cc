@@ -12,7 +12,7 @@
 namespace strata {
 namespace {
 
-// Four significant digits are enough to look at, and make a file of a third the size.
+// Four significant digits are enough for a picture, and make the file three times smaller.
 Json rounded(double value) {
   if (!std::isfinite(value)) return {};
   return std::strtod(fmt::format("{:.4g}", value).c_str(), nullptr);

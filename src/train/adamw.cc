@@ -36,7 +36,7 @@ void AdamW::step(double learning_rate) {
   struct Group {
     std::vector<Tensor> parameters, gradients, means, squares;
   };
-  std::map<std::pair<double, int64_t>, Group> groups;  // of the same decay and number of steps
+  std::map<std::pair<double, int64_t>, Group> groups;  // by decay and number of steps
   for (Slot& slot : slots_) {
     const Tensor gradient = slot.parameter.grad();
     if (!gradient.defined()) continue;

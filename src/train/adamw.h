@@ -1,5 +1,5 @@
-// AdamW (Loshchilov and Hutter 2019) over lists of tensors: a step is a few operators, not a few for every parameter,
-// which on a GPU would take longer to launch than to run.
+// AdamW (Loshchilov and Hutter 2019) over lists of tensors. A step is a few operators in all, not a few per parameter,
+// which would take longer to launch on a GPU than to run.
 #pragma once
 
 #include <torch/torch.h>
@@ -15,14 +15,14 @@ class AdamW {
   AdamW(const torch::nn::Module& model, double weight_decay);
 
   void zero_grad();
-  // Scales all gradients so that their norm over all parameters is at most this; no waiting for the device.
+  // Scales all gradients so that their norm over all parameters is at most this. Does not wait for the device.
   void clip(double largest_norm);
   // theta -= lr decay theta;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
   // theta -= lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
-  // of all parameters that have a gradient.
+  // for all parameters that have a gradient.
   void step(double learning_rate);
 
-  // What a checkpoint keeps of every parameter; without moments before its first step.
+  // The state of a parameter in a checkpoint. It has no moments before its first step.
   struct Slot {
     std::string name;
     torch::Tensor parameter;

@@ -29,7 +29,7 @@ void save_training(const fs::path& path, AdamW& optimizer, const ModelCard& card
 Json load_training(const fs::path& path, SequenceModel& model, AdamW& optimizer, const ModelCard& card) {
   const SafetensorsFile file = load_tensors(path);
   if (header_json(file, kCardKey, path) != card.to_json()) {
-    throw output_error("{}: is a checkpoint of another model or task than this run's", path.string());
+    throw output_error("{}: expected a checkpoint of this run, got one of another model or task", path.string());
   }
   Json state = header_json(file, kStateKey, path);
   const std::map<std::string, torch::Tensor> stored(file.tensors.begin(), file.tensors.end());
@@ -38,7 +38,7 @@ Json load_training(const fs::path& path, SequenceModel& model, AdamW& optimizer,
     if (!state["adamw_steps"].contains(slot.name)) continue;
     const auto mean = stored.find("exp_avg/" + slot.name), square = stored.find("exp_avg_sq/" + slot.name);
     if (mean == stored.end() || square == stored.end()) {
-      throw output_error("{}: AdamW's state of {} is missing", path.string(), slot.name);
+      throw output_error("{}: expected the AdamW state of {}, got none", path.string(), slot.name);
     }
     slot.steps = state["adamw_steps"][slot.name].get<int64_t>();
     slot.mean = mean->second.to(slot.parameter.device());

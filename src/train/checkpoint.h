@@ -6,8 +6,8 @@
 
 namespace strata {
 
-// Everything a run needs to go on to the same bits: weights, AdamW's moments, and the counters in `state`. One file,
-// put in place by a rename, so that it is always whole.
+// Everything that a run needs to continue to the same bits: weights, the moments of AdamW, and the counters in `state`.
+// The file is renamed into place, so that it is always complete.
 void save_training(const fs::path& path, AdamW& optimizer, const ModelCard& card, const Json& state);
 Json load_training(const fs::path& path, SequenceModel& model, AdamW& optimizer, const ModelCard& card);
 

@@ -1,4 +1,4 @@
-// All options of a run: its data, its model and how it is trained.
+// All options of a run: data, model, training.
 #pragma once
 
 #include <string>

@@ -20,7 +20,7 @@ std::shared_ptr<TreeMaker> tree_maker(const ModelCard& card) {
 
 namespace {
 
-// A copy on the device. To a GPU it goes through pinned memory, so that nobody waits for what is queued there.
+// A copy on the device. A copy to a GPU uses pinned memory, so that it does not wait for queued work.
 Tensor to_device(const std::vector<int64_t>& numbers, torch::Device device) {
   const bool gpu = device.type() == torch::kCUDA;
   const Tensor host =
@@ -29,8 +29,8 @@ Tensor to_device(const std::vector<int64_t>& numbers, torch::Device device) {
   return host.to(device, /*non_blocking=*/gpu);
 }
 
-// The tree as the operators read it. Trees that many rows share (balanced ones, quadtrees) are encoded once, and so
-// keep their plans on a GPU.
+// The tree as the operators read it. Trees that many rows share (balanced trees, quadtrees) are encoded once, and keep
+// their plans on a GPU.
 Tensor encoded(const std::shared_ptr<const Tree>& tree) {
   if (tree.use_count() == 1) return encode_tree(*tree);
   constexpr size_t kKept = 4096;
@@ -38,7 +38,7 @@ Tensor encoded(const std::shared_ptr<const Tree>& tree) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   auto& [owner, tensor] = known[tree.get()];
-  if (owner.lock() != tree) {  // new, or another tree was there before
+  if (owner.lock() != tree) {  // new, or in the place of another tree
     owner = tree;
     tensor = encode_tree(*tree);
   }

@@ -13,7 +13,7 @@ namespace strata {
 // A batch as the model reads it, on its device.
 ModelInput to_input(const Batch& batch, torch::Device device);
 
-// What the outputs cost against the targets, in nats, and how many of them are right. Targets of -1 do not count.
+// The loss of the outputs in nats, and the number of correct ones. Targets of -1 do not count.
 struct Loss {
   torch::Tensor mean;     // with the gradient
   torch::Tensor correct;  // a count
@@ -34,11 +34,11 @@ struct EvaluateOptions {
 };
 Evaluation evaluate(SequenceModel& model, const ModelCard& card, const Dataset& data, const EvaluateOptions& options);
 
-// The data a run was trained on, with what `changes` says instead (option: value); the task's own of a model file
-// alone.
+// The data that a run was trained on, changed by `changes` (option: value). For a model file without a run, the
+// defaults of its task.
 DataConfig data_of_model(const std::string& model, const Json& changes, const ModelCard& card);
 
-// The trees of a model's rows; none when its attention wants none.
+// Makes the trees of a model's rows; null if its attention uses none.
 std::shared_ptr<TreeMaker> tree_maker(const ModelCard& card);
 
 }  // namespace strata

@@ -81,7 +81,7 @@ void EventFile::write_record(const std::string& event) {
   put_bits(record, masked_crc(event));
   out_.write(record.data(), static_cast<std::streamsize>(record.size()));
   out_.flush();
-  if (!out_) throw output_error("{}: cannot be written; is the disk full?", path_.string());
+  if (!out_) throw output_error("{}: could not be written; is the disk full?", path_.string());
 }
 
 void EventFile::add(const std::string& tag, int64_t step, double value) {

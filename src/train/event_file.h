@@ -1,4 +1,4 @@
-// TensorBoard event files: scalars only.
+// TensorBoard event files with scalars.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace strata {
 
 class EventFile {
  public:
-  explicit EventFile(const fs::path& folder);  // a new file in it; throws an output error
+  explicit EventFile(const fs::path& folder);  // creates a file in it; throws an output error
   void add(const std::string& tag, int64_t step, double value);
 
  private:
@@ -20,7 +20,7 @@ class EventFile {
   std::ofstream out_;
 };
 
-// CRC-32C (Castagnoli), which the records carry.
+// CRC-32C (Castagnoli), the checksum of the records.
 uint32_t crc32c(std::string_view bytes);
 
 }  // namespace strata

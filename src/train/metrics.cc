@@ -32,7 +32,7 @@ MetricsLog::MetricsLog(const fs::path& folder, int64_t last_step, bool tensorboa
 
 void MetricsLog::add(const Json& line) {
   out_ << line.dump() << std::endl;
-  if (!out_) throw output_error("{}: cannot be written; is the disk full?", path_.string());
+  if (!out_) throw output_error("{}: could not be written; is the disk full?", path_.string());
   if (events_ == nullptr) return;
   const auto kind = line.at("kind").get<std::string>();
   for (const auto& [key, value] : line.items()) {

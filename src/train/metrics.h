@@ -1,4 +1,4 @@
-// The course of a run for machines: one JSON object a line in metrics.jsonl, and TensorBoard events on request.
+// The metrics of a run: one JSON object per line in metrics.jsonl, and TensorBoard events on request.
 #pragma once
 
 #include <fstream>
@@ -11,8 +11,7 @@ namespace strata {
 
 class MetricsLog {
  public:
-  // Lines of steps after `last_step` are from a run that was cut off after its last checkpoint: they are taken out, as
-  // those steps come again.
+  // Removes the lines of steps after `last_step`: a run that ended after its last checkpoint repeats those steps.
   MetricsLog(const fs::path& folder, int64_t last_step, bool tensorboard);
 
   void add(const Json& line);  // has "kind" and "step"; throws an output error
@@ -23,7 +22,7 @@ class MetricsLog {
   std::unique_ptr<EventFile> events_;
 };
 
-// The lines of a metrics file; those that were cut off or damaged are left out, and counted in *damaged.
+// The lines of a metrics file. Damaged lines are left out, and counted in *damaged.
 std::vector<Json> read_metrics(const fs::path& folder, int64_t* damaged = nullptr);
 
 }  // namespace strata

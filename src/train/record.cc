@@ -5,9 +5,9 @@
 #include <ctime>
 #include <thread>
 
+#include "model/system.h"
 #include "strata/host.h"
 #include "torch/run_on_device.h"
-#include "train/system.h"
 #include "util/digest.h"
 
 namespace strata {
@@ -25,6 +25,16 @@ Json start_record(const std::string& command, const Json& options, const std::st
                   const std::vector<fs::path>& data) {
   return {{"command", command},         {"options", options},           {"versions", versions()},
           {"machine", machine(device)}, {"data", describe_files(data)}, {"started", utc_now()}};
+}
+
+Json model_options(const std::string& model, const OptionTable& own, const DataConfig& data) {
+  DataConfig copy = data;
+  OptionTable table;
+  declare(table, copy);
+  Json options = {{"model", model}};
+  options.update(own.record());
+  options["data"] = table.record();
+  return options;
 }
 
 Json finish_record(Json record) {

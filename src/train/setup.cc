@@ -18,7 +18,8 @@ ModelCard make_card(const RunConfig& config, const TaskData& data) {
   const bool bytes = data.task != "listops";
   if ((card.tree == "text" && !bytes) || (card.tree == "brackets" && bytes) ||
       (card.tree == "quadtree" && data.task != "cifar10")) {
-    throw usage_error("tree: the rows of {} have no {} structure; choose task, balanced or star", data.task, card.tree);
+    throw usage_error("--tree: the rows of {} have no {} structure; choose task, balanced or star", data.task,
+                      card.tree);
   }
   card.shape.vocabulary = data.vocabulary;
   card.shape.next_token = data.goal == Goal::kNextToken;
@@ -41,8 +42,8 @@ SequenceModel make_model(const ModelCard& card) {
 torch::Device device_of(const TrainConfig& config) {
   if (config.device == "cpu") return {torch::kCPU};
   if (!built_with_cuda())
-    throw usage_error("device: this build has no CUDA kernels; build with -DSTRATA_CUDA=ON, or use --device cpu");
-  if (!torch::cuda::is_available()) throw usage_error("device: no GPU is to be seen; use --device cpu");
+    throw usage_error("--device: this build has no CUDA kernels; build with -DSTRATA_CUDA=ON, or use --device cpu");
+  if (!torch::cuda::is_available()) throw usage_error("--device: no CUDA device found; use --device cpu");
   return {torch::kCUDA};
 }
 

@@ -1,4 +1,4 @@
-// What a run needs before its first step: the model for a task, the device, the cost of its attention.
+// The parts of a run before its first step: the model for a task, the device, the cost of its attention.
 #pragma once
 
 #include <torch/torch.h>

@@ -1,16 +1,18 @@
-// What the attention of a model does while it is trained: lines of metrics.jsonl beside loss and accuracy.
+// The attention of a model while it is trained: lines of metrics.jsonl beside loss and accuracy.
 #pragma once
 
-#include "data/dataset.h"
+#include <memory>
+#include <vector>
+
+#include "model/hkt_attention.h"
 #include "model/model_file.h"
 
 namespace strata {
 
-// {"kind": "weights", "layers": [layer][head][level]}, the convex weights; null of a model without several levels.
-Json track_level_weights(const SequenceModel& model);
+// The layers of a model that attend by HKT or flat attention.
+std::vector<std::shared_ptr<HktAttentionImpl>> hkt_layers(const SequenceModel& model);
 
-// {"kind": "gaussianity", "rows", "layers": [layer][head][level]}, Mardia's tests of the scores on the first rows of a
-// split (docs/theory/gaussianity.md); null of a model without scores per level.
-Json track_scores(SequenceModel& model, const ModelCard& card, const Dataset& split);
+// {"kind": "weights", "layers": [layer][head][level]}, the convex weights; null for a model with a single level.
+Json track_level_weights(const SequenceModel& model);
 
 }  // namespace strata

@@ -1,29 +1,23 @@
-// One run: train, evaluate as it goes, keep the best model, test it at the end.
+// One run: train, evaluate, keep the best model, test it at the end. This header does not include torch, so that the
+// command does not need to.
 #pragma once
 
-#include "train/config.h"
+#include <functional>
+
+#include "train/run_folder.h"
 
 namespace strata {
 
-// The files of a run's folder:
-//   run.json           its record (train/record.h)
-//   metrics.jsonl      its course
-//   last.safetensors   the training state, to go on from
-//   best.safetensors   the best model by the validation split
-//   result.json        written when it is finished
-struct RunFolder {
-  fs::path root;
-  fs::path run() const { return root / "run.json"; }
-  fs::path last() const { return root / "last.safetensors"; }
-  fs::path best() const { return root / "best.safetensors"; }
-  fs::path result() const { return root / "result.json"; }
-};
+class SequenceModel;
+struct Dataset;
+struct ModelCard;
 
-// Starts a run in an empty folder, or goes on with one whose options are those of `config`. Returns what result.json
-// holds. Throws Error with ExitCode::kInterrupted after a Ctrl-C, when everything is saved.
-Json train(const RunConfig& config, const RunFolder& folder, bool resume, bool quiet);
+// A line of metrics.jsonl about a model, on rows of a split; null: no line. `--every-epoch` needs one: track_scores of
+// src/inspect, a layer above this one.
+using EpochTracker = std::function<Json(SequenceModel& model, const ModelCard& card, const Dataset& split)>;
 
-// The options a run was started with.
-RunConfig read_run_config(const RunFolder& folder);
+// Starts a run in an empty folder, or resumes one whose options are those of `config`. Returns the content of
+// result.json. Throws Error with ExitCode::kInterrupted after a Ctrl-C, when the state is saved.
+Json train(const RunConfig& config, const RunFolder& folder, bool resume, bool quiet, const EpochTracker& tracker = {});
 
 }  // namespace strata

@@ -8,7 +8,8 @@
 #include "data/words.h"
 #include "train/evaluate.h"
 #include "train/record.h"
-#include "train/trainer.h"
+#include "train/run_folder.h"
+#include "util/common_options.h"
 #include "util/error.h"
 #include "util/progress.h"
 
@@ -23,29 +24,39 @@ DataConfig data_of_model(const std::string& model, const Json& changes, const Mo
   declare(table, config);
   table.restore(changes, "command line");
   if (config.task != card.task) {
-    throw usage_error("--task: {} is a model of {}, and the task is {}", model, card.task, config.task);
+    throw usage_error("--task: expected {1}, the task of {0}, got {2}", model, card.task, config.task);
   }
   config.tokens = card.words.empty() ? "bytes" : "words";
   return config;
 }
 
+void declare(OptionTable& table, EvaluateRequest& request) {
+  table.begin_group("Evaluation");
+  declare_split(table, request.split);
+  table.add("batch", &request.batch, {.help = "Rows per batch", .min = 1, .max = 1 << 20});
+  declare_threads(table, request.threads);
+}
+
 Json evaluate_model(const EvaluateRequest& request) {
   LoadedModel loaded = load_model(request.model);
-  const TaskData data = load_task(data_of_model(request.model, request.data, loaded.card), loaded.card.words);
+  const DataConfig config = data_of_model(request.model, request.data, loaded.card);
+  const TaskData data = load_task(config, loaded.card.words);
   if (data.labels != loaded.card.labels) {
-    throw data_error("the data has other labels than the model: {} against {}", fmt::join(data.labels, ", "),
+    throw data_error("expected data with the labels of the model, {1}; got {0}", fmt::join(data.labels, ", "),
                      fmt::join(loaded.card.labels, ", "));
   }
   if (data.length > loaded.card.shape.length) {
-    throw usage_error("--length: the model reads {} tokens at most, got {}", loaded.card.shape.length, data.length);
+    throw usage_error("--length: expected at most {}, the length of the model, got {}", loaded.card.shape.length,
+                      data.length);
   }
   for (const std::string& problem : describe_problems(data)) Progress().note("warning: " + problem);
   const Dataset& split = data.split(request.split);
   std::vector<fs::path> read = data.files;
   read.push_back(model_file(request.model));
-  Json record = start_record(
-      "eval", {{"model", request.model}, {"split", request.split}, {"data", request.data}, {"batch", request.batch}},
-      "cpu", read);
+  EvaluateRequest copy = request;
+  OptionTable own;
+  declare(own, copy);
+  Json record = start_record("eval", model_options(request.model, own, config), "cpu", read);
   const Clock clock(0);
   const Evaluation result = evaluate(loaded.model, loaded.card, split, {request.batch, false});
   Json json = {{"model", request.model}, {"split", request.split}};
@@ -72,7 +83,7 @@ const std::string& Predictor::task() const { return state_->loaded.card.task; }
 
 namespace {
 
-// How well the bytes were foreseen, and the likeliest next ones. log_p: (tokens, vocabulary)
+// Bits per byte of the input, and the likeliest next bytes. log_p: (tokens, vocabulary)
 void add_next_bytes(Json& line, const torch::Tensor& log_p, const Batch& batch, int64_t top) {
   double bits = 0;
   for (int64_t t = 0; t + 1 < batch.width; ++t)

@@ -1,4 +1,4 @@
-// Trained models in use, for callers that know no torch.
+// Trained models in use, for callers that do not include torch.
 #pragma once
 
 #include <memory>
@@ -12,16 +12,17 @@ struct EvaluateRequest {
   std::string model;           // a run's folder, or a model file
   std::string split = "test";  // or "train", "valid"
   Json data = Json::object();  // data options that differ from the run's
-  int64_t batch = 128;
+  int64_t batch = 128, threads = 0;
 };
-// {"model", "split", "loss", "accuracy", "rows", "seconds", "record"}, and "bits_per_byte" of a language model.
+void declare(OptionTable& table, EvaluateRequest& request);  // all but the model and the data
+// {"model", "split", "loss", "accuracy", "rows", "seconds", "record"}; a language model also has "bits_per_byte".
 Json evaluate_model(const EvaluateRequest& request);
 
-// Answers inputs one by one: {"input", "label", "probability", "probabilities"}, or of a language model {"input",
-// "bits_per_byte", "next"}. Throws a data error for an input the model cannot read.
+// Answers inputs one by one: {"input", "label", "probability", "probabilities"}, or, from a language model, {"input",
+// "bits_per_byte", "next"}. Throws a data error for an input that the model cannot read.
 class Predictor {
  public:
-  Predictor(const std::string& model, int64_t top);  // top: how many next bytes
+  Predictor(const std::string& model, int64_t top);  // top: number of next bytes
   ~Predictor();
   Json operator()(const std::string& input) const;
   const std::string& task() const;
@@ -31,7 +32,7 @@ class Predictor {
   std::unique_ptr<State> state_;
 };
 
-// An input as answers repeat it: cut when it is long.
+// An input as answers repeat it. A long one is cut.
 std::string shown_input(const std::string& input);
 
 }  // namespace strata

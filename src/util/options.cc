@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <numeric>
 
-#ifdef STRATA_TOML
-#include <toml++/toml.h>
-#endif
-
+#include "util/config_file.h"
 #include "util/error.h"
 
 namespace strata {
@@ -18,25 +16,56 @@ std::string with(std::string name, char from, char to) {
   return name;
 }
 
+// A word in a message. A very long one is cut.
+std::string shown(const std::string& word) {
+  constexpr size_t kMost = 40;
+  return word.size() <= kMost ? word : fmt::format("{}... ({} characters)", word.substr(0, kMost / 2), word.size());
+}
+
+// 1048576, not 1.04858e+06.
+std::string limit(double value) {
+  constexpr double kExact = 1e15;
+  return value == std::floor(value) && std::abs(value) <= kExact ? fmt::format("{:.0f}", value)
+                                                                 : fmt::format("{}", value);
+}
+
+enum class Parsed { kGood, kWrong, kTooLarge };
+
 template <class Number>
-bool parse_number(const std::string& word, Number& value) {
+Parsed parse_number(const std::string& word, Number& value) {
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  return error == std::errc() && end == word.data() + word.size();
+  if (end != word.data() + word.size() || error == std::errc::invalid_argument) return Parsed::kWrong;
+  return error == std::errc::result_out_of_range ? Parsed::kTooLarge : Parsed::kGood;
 }
 
 void check_range(double value, const std::string& word, const OptionNote& note, const std::string& where) {
   if (value >= note.min && value <= note.max) return;
-  const double none = std::numeric_limits<double>::infinity();
-  const std::string range = note.max == none    ? fmt::format("{:g} or more", note.min)
-                            : note.min == -none ? fmt::format("{:g} at most", note.max)
-                                                : fmt::format("{:g} to {:g}", note.min, note.max);
-  throw usage_error("{}: expected {}, got {}", where, range, word);
+  const std::string range = std::isinf(note.max)   ? limit(note.min) + " or more"
+                            : std::isinf(note.min) ? limit(note.max) + " or less"
+                                                   : fmt::format("{} to {}", limit(note.min), limit(note.max));
+  throw usage_error("{}: expected {}, got {}", where, range, shown(word));
 }
 
 int64_t whole_number(const std::string& word, const OptionNote& note, const std::string& where) {
   int64_t value = 0;
-  if (!parse_number(word, value)) throw usage_error("{}: expected a whole number, got {}", where, word);
+  const Parsed parsed = parse_number(word, value);
+  if (parsed == Parsed::kWrong) throw usage_error("{}: expected a whole number, got {}", where, shown(word));
+  if (parsed == Parsed::kTooLarge) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    check_range(word[0] == '-' ? -kInfinity : kInfinity, word, note, where);
+    throw usage_error("{}: expected a whole number of at most 64 bits, got {}", where, shown(word));
+  }
   check_range(static_cast<double>(value), word, note, where);
+  return value;
+}
+
+double real_number(const std::string& word, const OptionNote& note, const std::string& where) {
+  double value = 0;
+  const Parsed parsed = parse_number(word, value);
+  if (parsed == Parsed::kWrong) throw usage_error("{}: expected a number, got {}", where, shown(word));
+  if (parsed == Parsed::kTooLarge || !std::isfinite(value))
+    throw usage_error("{}: expected a finite number, got {}", where, shown(word));
+  check_range(value, word, note, where);
   return value;
 }
 
@@ -56,39 +85,6 @@ size_t edits(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-#ifdef STRATA_TOML
-Json from_toml(const toml::node& node, const std::string& where) {
-  if (const auto* table = node.as_table()) {
-    Json object = Json::object();
-    for (const auto& [key, value] : *table)
-      object[std::string(key.str())] = from_toml(value, fmt::format("{}: {}", where, key.str()));
-    return object;
-  }
-  if (const auto* array = node.as_array()) {
-    Json list = Json::array();
-    for (const auto& item : *array) list.push_back(from_toml(item, where));
-    return list;
-  }
-  if (const auto value = node.value_exact<bool>()) return *value;
-  if (const auto value = node.value_exact<int64_t>()) return *value;
-  if (const auto value = node.value_exact<double>()) return *value;
-  if (const auto value = node.value_exact<std::string>()) return *value;
-  throw usage_error("{}: expected a word, a number, true, false or a list of them", where);
-}
-
-Json parse_toml(const std::string& text, const std::string& where) {
-  try {
-    return from_toml(toml::parse(text, where), where);
-  } catch (const toml::parse_error& error) {
-    throw usage_error("{}: line {}: {}", where, error.source().begin.line, error.description());
-  }
-}
-#else
-Json parse_toml(const std::string&, const std::string& where) {
-  throw usage_error("{}: this build reads JSON configs only (it has no toml++)", where);
-}
-#endif
-
 std::vector<std::string> words_of(const Json& value, const std::string& where) {
   if (value.is_string()) return {value.get<std::string>()};
   if (value.is_boolean() || value.is_number()) return {value.dump()};
@@ -100,7 +96,7 @@ std::vector<std::string> words_of(const Json& value, const std::string& where) {
     }
     return words;
   }
-  throw usage_error("{}: expected a word, a number, true, false or a list of them", where);
+  throw usage_error("{}: expected a word, a number, true, false or a list of them, got {}", where, value.type_name());
 }
 
 }  // namespace
@@ -118,6 +114,7 @@ std::string suggestion(const std::string& name, const std::vector<std::string>& 
 std::string Option::flag() const { return "--" + with(name, '_', '-'); }
 
 std::string Option::type_name() const {
+  if (!note.type.empty()) return note.type;
   if (!note.choices.empty()) return fmt::format("{}", fmt::join(note.choices, "|"));
   static const char* const names[] = {"", "N", "X", "TEXT", "LIST", "N,N"};
   return names[target.index()];
@@ -162,18 +159,15 @@ void OptionTable::set(Option& option, const std::vector<std::string>& words, con
   const std::string& word = words[0];
   const OptionNote& note = option.note;
   if (auto* flag = std::get_if<bool*>(&option.target)) {
-    if (word != "true" && word != "false") throw usage_error("{}: expected true or false, got {}", where, word);
+    if (word != "true" && word != "false") throw usage_error("{}: expected true or false, got {}", where, shown(word));
     **flag = word == "true";
   } else if (auto* integer = std::get_if<int64_t*>(&option.target)) {
     **integer = whole_number(word, note, where);
   } else if (auto* real = std::get_if<double*>(&option.target)) {
-    double value = 0;
-    if (!parse_number(word, value)) throw usage_error("{}: expected a number, got {}", where, word);
-    check_range(value, word, note, where);
-    **real = value;
+    **real = real_number(word, note, where);
   } else {
     if (!note.choices.empty() && std::find(note.choices.begin(), note.choices.end(), word) == note.choices.end()) {
-      throw usage_error("{}: expected one of {}, got {}{}", where, fmt::join(note.choices, ", "), word,
+      throw usage_error("{}: expected one of {}, got {}{}", where, fmt::join(note.choices, ", "), shown(word),
                         suggestion(word, note.choices));
     }
     *std::get<std::string*>(option.target) = word;
@@ -192,21 +186,17 @@ void OptionTable::set_all(const Json& values, const std::string& where, std::set
     if (option == nullptr) {
       std::vector<std::string> names;
       for (const Option& known : options_) names.push_back(known.name);
-      throw usage_error("{}: no option has this name{}", place, suggestion(with(key, '-', '_'), names));
+      throw usage_error("{}: unknown option{}", place, suggestion(with(key, '-', '_'), names));
     }
-    if (!seen.insert(option->name).second) throw usage_error("{}: is set twice", place);
+    if (!seen.insert(option->name).second) throw usage_error("{}: set twice", place);
     if (keep_given && option->given) continue;
     set(*option, words_of(value, place), place);
   }
 }
 
 void OptionTable::load_config(const fs::path& path) {
-  const std::string text = read_file(path), where = path.string();
-  const Json values =
-      path.extension() == ".json" ? Json::parse(text, nullptr, /*allow_exceptions=*/false) : parse_toml(text, where);
-  if (!values.is_object()) throw usage_error("{}: expected a JSON object of options", where);
   std::set<std::string> seen;
-  set_all(values, where, seen, /*keep_given=*/true);
+  set_all(read_config(path), path.string(), seen, /*keep_given=*/true);
 }
 
 void OptionTable::restore(const Json& record, const std::string& where) {
@@ -217,14 +207,16 @@ void OptionTable::restore(const Json& record, const std::string& where) {
 
 Json OptionTable::record() const {
   Json record = Json::object();
-  for (const Option& option : options_) record[option.name] = option.value();
+  for (const Option& option : options_) {
+    if (option.note.recorded) record[option.name] = option.value();
+  }
   return record;
 }
 
-Json OptionTable::given() const {
+Json OptionTable::given(const std::string& group) const {
   Json record = Json::object();
   for (const Option& option : options_) {
-    if (option.given) record[option.name] = option.value();
+    if (option.given && option.group == group) record[option.name] = option.value();
   }
   return record;
 }
@@ -232,8 +224,8 @@ Json OptionTable::given() const {
 void OptionTable::check_task(const std::string& task) const {
   for (const Option& option : options_) {
     if (option.given && !option.note.task.empty() && option.note.task != task) {
-      throw usage_error("{}: is for the task {}, and the task is {}; leave it out, or choose --task {}", option.name,
-                        option.note.task, task, option.note.task);
+      throw usage_error("{}: applies to the task {} only, but the task is {}; remove it, or choose --task {}",
+                        option.name, option.note.task, task, option.note.task);
     }
   }
 }

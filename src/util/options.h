@@ -19,7 +19,10 @@ struct OptionNote {
   std::string help;
   std::vector<std::string> choices = {};  // of a word; anything else is refused
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
-  std::string task = {};  // the only task it is for; all of them otherwise
+  std::string task = {};  // the only task it is for; empty: every task
+  std::string type = {};  // how the help calls its value (FILE); empty: by the type of the field
+  bool recorded = true;   // false: says where results go or how they are shown, and is not part of a record
+  bool repeated = false;  // of a list: one word per flag, and the flag several times
 };
 
 struct Option {
@@ -44,15 +47,15 @@ class OptionTable {
   // Sets an option from words; it is then given. `where` begins the message of a refusal: "--batch-size", "my.toml:
   // batch_size".
   void set(Option& option, const std::vector<std::string>& words, const std::string& where);
-  // Sets those options of a TOML or JSON file that the command line has not given already. Sections only group.
+  // Sets the options of a TOML or JSON file that the command line has not given. Sections only group.
   void load_config(const fs::path& path);
-  // Sets everything from a record; names it does not know are errors.
+  // Sets all options of a record; unknown names are errors.
   void restore(const Json& record, const std::string& where);
 
-  Option* find(const std::string& name);  // dashes and underscores are the same; null if there is none
+  Option* find(const std::string& name);  // dashes and underscores are the same; null: no such option
   std::vector<Option>& options() { return options_; }
   Json record() const;
-  Json given() const;  // the part of the record that was given
+  Json given(const std::string& group) const;  // the options of a group that were given
 
   // Refuses options that were given and are for another task.
   void check_task(const std::string& task) const;
@@ -64,7 +67,7 @@ class OptionTable {
   std::string group_;
 };
 
-// The name among `known` that is closest to `name`, as " (did you mean x?)"; empty when none is near.
+// The name among `known` that is closest to `name`, as " (did you mean x?)"; empty if no name is close.
 std::string suggestion(const std::string& name, const std::vector<std::string>& known);
 
 }  // namespace strata

@@ -18,7 +18,7 @@ def test_compare_resumes_and_reports(home):
         assert running.poll() is None
         time.sleep(0.01)
     running.send_signal(signal.SIGINT)
-    assert "the same command goes on" in running.communicate(timeout=60)[1] and running.returncode == 130
+    assert "the same command continues" in running.communicate(timeout=60)[1] and running.returncode == 130
     table = strata(*args)
     assert "hkt:levels=2" in table and "1.2500x" in table
     results = json.load(open(home / "cmp/results.json"))
@@ -33,7 +33,7 @@ def test_compare_resumes_and_reports(home):
 def test_compare_stops_when_its_minutes_are_over(home):
     args = ["compare", "--attentions", "flat", "hkt", "--seeds", "1", *TINY[:-2], "--epochs", "6", "--folder", "cmp", "--jobs", "1"]
     message = strata(*args, "--minutes", "0.001", code=130)
-    assert "0.001 minutes are over" in message and "the same command goes on" in message
+    assert "0.001 minutes are over" in message and "the same command continues" in message
     plan = json.load(open(home / "cmp/compare.json"))
     del plan["options"]["tokens"]  # as if it came from before there was this option
     (home / "cmp/compare.json").write_text(json.dumps(plan))

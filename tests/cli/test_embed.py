@@ -34,6 +34,9 @@ def test_lines_and_matrix_agree_and_batches_do_not_matter(model):
         matrix = numpy.load("e.npy")
         assert matrix.shape == (4, 16) and matrix.dtype == numpy.float32
         assert numpy.allclose(matrix, [row["embedding"] for row in rows], atol=1e-5)
+    record = json.load(open("e.npy.json"))["record"]
+    assert record["command"] == "embed" and record["options"]["batch"] == 3 and record["options"]["layers"] == "none"
+    assert record["started"] <= record["finished"] and len(record["data"][0]["sha256"]) == 64
     strata("embed", model, "--output", "n.npy", "--normalize")
     assert numpy.allclose(numpy.linalg.norm(numpy.load("n.npy"), axis=1), 1, atol=1e-5)
 

@@ -45,7 +45,7 @@ def one_by_one(model, prompt, tokens, *args):
 
 def test_caches_equal_prompts_read_anew(gpt2, runs):
     for model in (gpt2, runs / "flat", runs / "hkt", runs / "hsa"):
-        # Bytes that are no whole character are told apart by neither way of writing, so only plain text can be compared.
+        # Both ways write bytes that are no whole character as U+FFFD, so that only other texts can be compared.
         at_once = made(model, "abc", "--tokens", 6, "--temperature", 0)["text"]
         assert "\ufffd" in at_once or at_once == one_by_one(model, "abc", 6), model
     for layers, branching in (("0,1", 64), ("1", 64)):
@@ -86,15 +86,17 @@ def test_longer_than_the_model_reads(runs, gpt2):
 
 
 def test_mistakes_are_named(gpt2, runs, tmp_path):
-    assert "it is a classifier" in generate(classifier(tmp_path), code=3)
+    assert "got a classifier" in generate(classifier(tmp_path), code=3)
     assert "--attention hsa" in generate(runs / "flat", "--layers", "0", code=2)
     assert "numbers from 0 to 1" in generate(gpt2, "--layers", "9", code=2)
-    assert "put it into quotes" in generate(gpt2, "one", "two", code=2)
-    assert "--temprature: not an option" in generate(gpt2, "one", "--temprature", code=2)
-    assert "--top-p" in generate(gpt2, "one", "--top-p", "0", code=2)
+    assert "put the prompt in quotes" in generate(gpt2, "one", "two", code=2)
+    assert "--temprature: not an option of generate (did you mean --temperature?)" in generate(gpt2, "one", "--temprature", code=2)
+    assert "--top-p: expected 1e-06 to 1, got 0" in generate(gpt2, "one", "--top-p", "0", code=2)
+    assert "--seed: expected 0 or more, got -1" in generate(gpt2, "one", "--seed", "-1", code=2)
+    assert "--temperature: expected a finite number, got nan" in generate(gpt2, "one", "--temperature", "nan", code=2)
     (tmp_path / "bert").mkdir()
     write_bert(tmp_path / "bert")
-    assert "it is an encoder" in generate(tmp_path / "bert", code=3)
+    assert "got an encoder" in generate(tmp_path / "bert", code=3)
 
 
 def classifier(folder):

@@ -85,7 +85,7 @@ def test_a_run_of_our_own_uses_its_head_and_its_tree(tmp_path, monkeypatch):
     assert data["test"]["head"] == "own" and data["test"]["rows"] == 2 and data["example"]["tokens"][0] == "[MAX"
     subprocess.run([STRATA, "train", "--task", "listops", "--attention", "hkt", "--steps", "1", "--train-rows", "64", "--valid-rows", "16", "--test-rows", "16",
                     "--model-size", "16", "--heads", "2", "--folder", "hkt", "--quiet"], check=True, capture_output=True)
-    assert "its attention is hkt" in inject("hkt", "--test", "test.tsv", code=2)
+    assert "got hkt attention" in inject("hkt", "--test", "test.tsv", code=2)
     open("test.tsv", "a").write("12\t[MAX 1 2 ]\n")
     assert 'got "12"' in inject("run", "--test", "test.tsv", "--layers", "1", code=3)
 

@@ -129,7 +129,7 @@ def test_tables_and_wrong_input(home):
     assert "level weights" in table and "sum to the KL" in table and "written to run/inspect.json" in table
     assert "expected a run's folder" in strata("inspect", code=2)
     assert "nowhere" in strata("inspect", "nowhere", code=4)
-    assert "expected a file for the JSON" in strata("inspect", "run", "--output", "page.html", code=2)
+    assert "expected the name of a JSON file" in strata("inspect", "run", "--output", "page.html", code=2)
 
 
 def test_subsumption():

@@ -44,7 +44,12 @@ def test_info_and_version():
     (["data", "get", "listops"], 2, ["imdb or cifar10"]),
     (["data", "make", "listops", "--min-length", "70"], 2, ["min_length"]),
     (["data", "check", "nothing"], 2, ["listops, imdb, cifar10"]),
-    (["trian"], 2, ["trian"]),
+    (["trian"], 2, ["trian", "did you mean train?"]),
+    (["eval", "nowhere", "--batch", "0"], 2, ["--batch: expected 1 to 1048576, got 0"]),
+    (["eval", "nowhere", "--threads", "-1"], 2, ["--threads: expected 0 to 4096, got -1"]),
+    (["predict", "nowhere", "--top", "1" * 309], 2, ["--top: expected 1 to 256, got 1111", "(309 characters)"]),
+    (["inspect", "nowhere", "--samples", "nan"], 2, ["--samples: expected a whole number, got nan"]),
+    (["bench", "--rounds", "0"], 2, ["--rounds: expected 1 to"]),
 ])
 def test_wrong_command_lines(home, args, code, words):
     message = strata(*args, code=code)

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,14 @@ class TempFolder {
  private:
   fs::path path_;
 };
+
+// The names of what lies in a folder.
+using Names = std::set<std::string>;
+inline Names names_in(const fs::path& folder) {
+  Names names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  return names;
+}
 
 inline std::string slurp(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);

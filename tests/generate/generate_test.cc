@@ -6,7 +6,6 @@
 #include "data/support.h"
 #include "generate/sample.h"
 #include "generate/text_out.h"
-#include "model/sequence_model.h"
 
 namespace strata {
 namespace {
@@ -85,39 +84,6 @@ TEST(TextOut, WritesWholeCharactersAndNothingOfAStopText) {
   EXPECT_EQ(pieces({"ab", "b"}, {"xab"}, &all), (Pieces{"x"}));
   EXPECT_EQ(pieces({"\n\n"}, {"a\n", "b\n"}, &all), (Pieces{"a", "\nb", "\n"})) << "held back until it is certain";
   EXPECT_TRUE(all);
-}
-
-TEST(SequenceModelStream, EqualsTheWholeForwardPass) {
-  for (const char* attention : {"flat", "hkt", "hsa"}) {
-    for (const char* positions : {"learned", "none"}) {
-      torch::manual_seed(3);
-      ModelConfig config;
-      config.attention = attention;
-      config.positions = positions;
-      config.model_size = 16;
-      config.heads = 2;
-      config.branching = 3;
-      ModelShape shape;
-      shape.vocabulary = shape.outputs = 20;
-      shape.length = 40;
-      shape.next_token = true;
-      SequenceModel model(config, shape);
-      model->eval();
-      torch::NoGradGuard no_grad;
-      const Tensor ids = torch::randint(1, 20, {1, 40}, torch::kLong);
-      const Tensor whole = model->forward({ids, torch::tensor({40}), {}})[0];
-      auto stream = model->start_stream();
-      for (int64_t t = 0; t < 40; ++t) {
-        const Tensor step = model->step(ids[0][t].item<int64_t>(), stream);
-        EXPECT_LT((step - whole[t]).abs().max().item<double>(), 1e-4)
-            << attention << " " << positions << " token " << t;
-      }
-      EXPECT_GT(stream.bytes(), 0);
-      if (std::string(positions) == "learned") {
-        EXPECT_THROW(model->step(1, stream), c10::Error);
-      }
-    }
-  }
 }
 
 }  // namespace

@@ -1,145 +1,21 @@
-// Models and runs: padding and the future do not leak, checkpoints are whole, runs go on to the same result, memory
-// stays.
+// Runs: what is refused, divergence, accumulation, early stopping, memory.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <fstream>
 
 #include "data/task.h"
-#include "model/embedding.h"
 #include "model/model_file.h"
 #include "train/evaluate.h"
-#include "train/setup.h"
+#include "train/tiny_run.h"
 #include "train/trainer.h"
 #include "util/error.h"
 
 namespace strata {
 namespace {
 
-using torch::Tensor;
-
-fs::path fresh_folder(const std::string& name) {
-  const fs::path folder = fs::temp_directory_path() / ("strata_train_test_" + name);
-  fs::remove_all(folder);
-  return folder;
-}
-
-RunConfig tiny_config(const std::string& attention) {
-  RunConfig config;
-  config.data.train_rows = 256;
-  config.data.valid_rows = config.data.test_rows = 64;
-  config.model.attention = attention;
-  config.model.model_size = 16;
-  config.model.heads = 2;
-  config.train.batch = 32;
-  config.train.threads = 1;
-  return config;
-}
-
-class WithCache : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() { setenv("XDG_CACHE_HOME", fresh_folder("cache").c_str(), 1); }
-};
-using Attentions = WithCache;
 using Runs = WithCache;
 
-ModelCard tiny_card(const std::string& attention, const TaskData& data) {
-  return make_card(tiny_config(attention), data);
-}
-
-// Equals torch's own embedding, values and gradient, for tokens that repeat, miss and fill a batch.
-TEST(Embedding, EqualsTorch) {
-  torch::manual_seed(2);
-  Tensor ours = torch::randn({11, 6}).set_requires_grad(true), theirs = ours.detach().clone().set_requires_grad(true);
-  const Tensor tokens = torch::randint(0, 10, {5, 40}), gradient = torch::randn({5, 40, 6});
-  const Tensor out = embed_tokens(ours, tokens), expected = torch::embedding(theirs, tokens);
-  EXPECT_TRUE(torch::equal(out, expected));
-  out.backward(gradient);
-  expected.backward(gradient);
-  EXPECT_TRUE(torch::allclose(ours.grad(), theirs.grad(), 1e-5, 1e-6));
-  EXPECT_EQ(ours.grad()[10].abs().sum().item<float>(), 0) << "a word that does not appear";
-  EXPECT_FALSE(at::globalContext().deterministicAlgorithms()) << "the user's choice is kept";
-}
-
-// The outputs of one row must not depend on the rows beside it, which only add padding.
-TEST_F(Attentions, PaddingDoesNotLeak) {
-  const TaskData data = load_task(tiny_config("flat").data);
-  for (const char* attention : {"flat", "hkt", "hsa"}) {
-    const ModelCard card = tiny_card(attention, data);
-    torch::manual_seed(1);
-    SequenceModel model = make_model(card);
-    model->eval();
-    torch::NoGradGuard no_grad;
-    LoaderOptions together, alone;
-    together.trees = alone.trees = tree_maker(card);
-    together.batch = 16;
-    alone.batch = 1;
-    const Tensor all = model->forward(to_input(make_batch(data.test, together, 0), torch::kCPU));
-    for (int64_t row = 0; row < 16; ++row) {
-      const Tensor one = model->forward(to_input(make_batch(data.test, alone, row), torch::kCPU));
-      EXPECT_TRUE(torch::allclose(one[0], all[row], 1e-4, 1e-5)) << attention << " row " << row;
-    }
-  }
-}
-
-TEST_F(Attentions, LanguageModelsDoNotSeeTheFuture) {
-  for (const char* attention : {"flat", "hkt", "hsa"}) {
-    ModelCard card;
-    card.config.attention = attention;
-    card.config.model_size = 16;
-    card.config.heads = 2;
-    card.config.branching = 4;
-    card.shape = {257, 257, 64, true, 1, 4};
-    torch::manual_seed(2);
-    SequenceModel model = make_model(card);
-    model->eval();
-    torch::NoGradGuard no_grad;
-    ModelInput input{torch::randint(1, 257, {2, 50}, torch::kLong), torch::full({2}, 50, torch::kLong), {}};
-    const Tensor before = model->forward(input);
-    ASSERT_EQ(before.sizes(), (std::vector<int64_t>{2, 50, 257}));
-    input.tokens = input.tokens.clone();
-    input.tokens.narrow(1, 30, 20) = 5;
-    const Tensor after = model->forward(input);
-    EXPECT_TRUE(torch::equal(before.narrow(1, 0, 30), after.narrow(1, 0, 30))) << attention;
-    EXPECT_FALSE(torch::allclose(before.narrow(1, 30, 20), after.narrow(1, 30, 20))) << attention;
-  }
-}
-
-TEST_F(Attentions, EveryParameterGetsAGradient) {
-  const TaskData data = load_task(tiny_config("flat").data);
-  for (const char* attention : {"flat", "hkt", "hsa"}) {
-    const ModelCard card = tiny_card(attention, data);
-    SequenceModel model = make_model(card);
-    LoaderOptions options;
-    options.trees = tree_maker(card);
-    const Batch batch = make_batch(data.train, options, 0);
-    loss_of(model->forward(to_input(batch, torch::kCPU)), batch, 0.1).mean.backward();
-    for (const auto& item : model->named_parameters()) {
-      // One level has nothing to mix.
-      if (std::string(attention) == "flat" && item.key().find("level_logits") != std::string::npos) continue;
-      ASSERT_TRUE(item.value().grad().defined()) << attention << " " << item.key();
-      EXPECT_GT(item.value().grad().abs().max().item<double>(), 0) << attention << " " << item.key();
-    }
-  }
-}
-
-TEST_F(Attentions, ModelFilesCarryEverything) {
-  const TaskData data = load_task(tiny_config("flat").data);
-  const fs::path folder = fresh_folder("model");
-  fs::create_directories(folder);
-  for (const char* attention : {"flat", "hkt", "hsa"}) {
-    const ModelCard card = tiny_card(attention, data);
-    SequenceModel model = make_model(card);
-    save_model(folder / "m.safetensors", model, card);
-    LoadedModel loaded = load_model(folder / "m.safetensors");
-    EXPECT_EQ(loaded.card.to_json(), card.to_json());
-    const Evaluation a = evaluate(model, card, data.test, {}), b = evaluate(loaded.model, loaded.card, data.test, {});
-    EXPECT_EQ(a.loss, b.loss);
-    EXPECT_EQ(a.accuracy, b.accuracy);
-  }
-}
-
-TEST_F(Attentions, ScoreRatios) {
+TEST_F(Runs, ScoreRatios) {
   TaskData data = load_task(tiny_config("flat").data);
   EXPECT_EQ(score_ratio(tiny_card("flat", data), data), 1.0);
   EXPECT_EQ(score_ratio(tiny_card("hkt", data), data), 1.3125);

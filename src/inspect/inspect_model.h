@@ -1,4 +1,4 @@
-// The theory on a trained model and real inputs: what `strata inspect` computes (docs/theory/README.md has the schema).
+// The theory on a trained model and real inputs: the result of `strata inspect` (docs/theory/README.md has the schema).
 #pragma once
 
 #include <string>
@@ -13,10 +13,12 @@ struct InspectRequest {
   Json data = Json::object();  // data options that differ from the run's
   int64_t samples = 64;
   int64_t examples = 3;  // the first rows, with the attention of every head on them
+  int64_t threads = 0;
   bool quiet = false;
 };
+void declare(OptionTable& table, InspectRequest& request);  // all but the model and the data
 
-// What cannot be computed is named under "problems", or as the "problem" of a layer, head or level; the rest is there.
+// Parts that cannot be computed are named under "problems", or as the "problem" of a layer, head or level.
 Json inspect_model(const InspectRequest& request);
 
 }  // namespace strata

@@ -2,22 +2,14 @@
 #include <tuple>
 
 #include "compare/compare.h"
+#include "compare/tables.h"
 #include "util/error.h"
 
 namespace strata {
 namespace {
 
-// NaN has no place in JSON.
+// JSON has no NaN.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
-
-std::string or_dash(const Json& value, const char* format) {
-  return value.is_number() ? fmt::format(fmt::runtime(format), value.get<double>()) : "-";
-}
-
-std::string p_text(const Json& p) {
-  if (!p.is_number()) return "-";
-  return p.get<double>() < 1e-4 ? "< 0.0001" : fmt::format("{:.4f}", p.get<double>());
-}
 
 }  // namespace
 
@@ -55,43 +47,6 @@ Json summarize(const std::vector<AttentionSummary>& attentions, const std::strin
   return results;
 }
 
-std::string to_markdown(const Json& results) {
-  std::string text =
-      fmt::format("| attention | {} | validation | parameters | score FLOPs | step time |\n|---|---|---|---|---|---|\n",
-                  results.at("measure").get<std::string>());
-  for (const Json& a : results.at("attentions")) {
-    text += fmt::format("| {} | {} ± {} | {} | {:.0f} | {:.4f}x | {}x |\n", a.at("name").get<std::string>(),
-                        or_dash(a.at("mean"), "{:.2f}"), or_dash(a.at("standard_deviation"), "{:.2f}"),
-                        or_dash(a.at("valid_mean"), "{:.2f}"), a.at("parameters").get<double>(),
-                        a.at("score_ratio").get<double>(), or_dash(a.at("time_ratio"), "{:.2f}"));
-  }
-  text += "\n| pair | difference | 95% interval | t | p |\n|---|---|---|---|---|\n";
-  for (const Json& pair : results.at("pairs")) {
-    text += fmt::format("| {} - {} | {} | {} .. {} | {} | {} |\n", pair.at("to").get<std::string>(),
-                        pair.at("from").get<std::string>(), or_dash(pair.at("difference"), "{:+.2f}"),
-                        or_dash(pair.at("low"), "{:+.2f}"), or_dash(pair.at("high"), "{:+.2f}"),
-                        or_dash(pair.at("t"), "{:.2f}"), p_text(pair.at("p")));
-  }
-  return text;
-}
-
-std::string to_csv(const Json& results) {
-  std::string text = "attention,seed,score,valid_score,parameters,score_ratio,step_milliseconds\n";
-  for (const Json& a : results.at("attentions")) {
-    const int64_t first_seed = results.value("first_seed", int64_t{1});
-    size_t seed = 0;
-    for (const Json& score : a.at("scores")) {
-      const Json& valid = a.at("valid");
-      text += fmt::format(
-          "{},{},{},{},{},{},{}\n", a.at("name").get<std::string>(), first_seed + static_cast<int64_t>(seed),
-          score.get<double>(), seed < valid.size() ? fmt::format("{}", valid[seed].get<double>()) : "",
-          a.at("parameters").get<double>(), a.at("score_ratio").get<double>(), a.at("step_milliseconds").get<double>());
-      ++seed;
-    }
-  }
-  return text;
-}
-
 std::vector<std::string> verdicts(const Json& results) {
   std::vector<std::string> lines;
   const bool lower = results.at("lower_is_better");
@@ -108,11 +63,11 @@ std::vector<std::string> verdicts(const Json& results) {
     }
     const bool sure = pair.at("p").get<double>() < 0.05;
     double low = pair.at("low"), high = pair.at("high");
-    if (sure && difference < 0) std::tie(low, high) = std::pair(-high, -low);  // "beats by" has no sign
+    if (sure && difference < 0) std::tie(low, high) = std::pair(-high, -low);  // "beats by" is without a sign
     const std::string facts = fmt::format("p = {}, 95% interval {:+.2f} .. {:+.2f}", p_text(pair.at("p")), low, high);
     lines.push_back(
         sure ? fmt::format("{} ({})", gap, facts)
-             : fmt::format("{} and {} cannot be told apart: difference {:+.2f} ({})", to, from, difference, facts));
+             : fmt::format("no significant difference between {} and {}: {:+.2f} ({})", to, from, difference, facts));
   }
   return lines;
 }

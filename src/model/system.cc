@@ -1,4 +1,4 @@
-#include "train/system.h"
+#include "model/system.h"
 
 #include <omp.h>
 #include <torch/torch.h>
@@ -17,7 +17,7 @@ namespace strata {
 void set_threads(int64_t threads) {
   const int count = static_cast<int>(threads > 0 ? threads : std::max(1U, std::thread::hardware_concurrency()));
   torch::set_num_threads(count);
-  omp_set_num_threads(count);  // torch may bring an OpenMP of its own
+  omp_set_num_threads(count);  // torch may load an OpenMP of its own
 }
 
 Json versions() {

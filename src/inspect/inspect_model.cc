@@ -1,4 +1,4 @@
-#include "train/inspect_model.h"
+#include "inspect/inspect_model.h"
 
 #include <torch/torch.h>
 
@@ -9,6 +9,7 @@
 #include "inspect/pictures.h"
 #include "train/evaluate.h"
 #include "train/record.h"
+#include "util/common_options.h"
 #include "util/error.h"
 #include "util/progress.h"
 
@@ -17,7 +18,7 @@ namespace {
 
 using torch::Tensor;
 
-// What the layers read, row by row: no padding, no pooling.
+// The inputs of the layers, row by row, without padding.
 struct LayerInputs {
   std::vector<std::vector<Tensor>> read;  // [layer][row], (tokens, model); fewer rows where one was not reached
   std::vector<std::shared_ptr<const Tree>> trees;  // [row], of HSA on trees
@@ -37,7 +38,7 @@ LayerInputs read_rows(LoadedModel& loaded, const TaskData& data, const Dataset& 
     try {
       loaded.model->attention_inputs(to_input(batch, torch::kCPU), read);
     } catch (const c10::Error&) {
-      if (finite) throw;  // operators refuse numbers that are not finite: the layers above stay empty
+      if (finite) throw;  // operators refuse numbers that are not finite; the layers above stay empty
     }
     for (size_t layer = 0; layer < read.size(); ++layer) inputs.read[layer].push_back(read[layer][0]);
     if (!batch.trees.empty()) inputs.trees.push_back(batch.trees[0]);
@@ -50,9 +51,9 @@ LayerInputs read_rows(LoadedModel& loaded, const TaskData& data, const Dataset& 
 std::string layer_problem(const LayerInputs& inputs, int64_t layer, const torch::nn::Module& module) {
   if (inputs.read[layer].size() < inputs.batches.size()) return "not reached: a layer below it failed";
   for (const Tensor& x : inputs.read[layer]) {
-    if (!x.isfinite().all().item<bool>()) return "what it reads is not finite";
+    if (!x.isfinite().all().item<bool>()) return "its inputs are not finite";
   }
-  if (dynamic_cast<const HktAttentionImpl*>(&module) != nullptr) return {};  // looks at its heads one by one
+  if (dynamic_cast<const HktAttentionImpl*>(&module) != nullptr) return {};  // its heads are checked one by one
   for (const auto& item : module.named_parameters()) {
     if (!item.value().isfinite().all().item<bool>()) return fmt::format("its weights {} are not finite", item.key());
   }
@@ -86,6 +87,17 @@ Json describe_row(const ModelCard& card, const LayerInputs& inputs, int64_t row,
 
 }  // namespace
 
+void declare(OptionTable& table, InspectRequest& request) {
+  constexpr double kMost = 1 << 30;
+  table.begin_group("Inspection");
+  declare_split(table, request.split);
+  table.add("samples", &request.samples, {.help = "Number of rows, from the first one", .min = 1, .max = kMost});
+  table.add("examples", &request.examples,
+            {.help = "Number of these rows with pictures of every head", .min = 0, .max = kMost});
+  declare_threads(table, request.threads);
+  table.begin_group("Inspection");
+}
+
 Json inspect_model(const InspectRequest& request) {
   torch::NoGradGuard no_grad;
   LoadedModel loaded = load_model(request.model);
@@ -95,19 +107,17 @@ Json inspect_model(const InspectRequest& request) {
     if (!item.value().isfinite().all().item<bool>())
       problems.push_back(fmt::format("the weights {} are not finite", item.key()));
   }
-  const TaskData data = load_task(data_of_model(request.model, request.data, card), card.words);
+  const DataConfig config = data_of_model(request.model, request.data, card);
+  const TaskData data = load_task(config, card.words);
   std::vector<fs::path> read = data.files;
   read.push_back(model_file(request.model));
-  Json record = start_record("inspect",
-                             {{"model", request.model},
-                              {"split", request.split},
-                              {"data", request.data},
-                              {"samples", request.samples},
-                              {"examples", request.examples}},
-                             "cpu", read);
+  InspectRequest copy = request;
+  OptionTable own;
+  declare(own, copy);
+  Json record = start_record("inspect", model_options(request.model, own, config), "cpu", read);
   const Dataset& split = data.split(request.split);
   const int64_t samples = std::min(request.samples, split.size()), layers = card.config.layers;
-  if (samples == 0) throw data_error("the {} split has no rows", request.split);
+  if (samples == 0) throw data_error("expected rows in the {} split, got none", request.split);
   const LayerInputs inputs = read_rows(loaded, data, split, samples, problems.empty());
   double tokens = 0;
   for (const Batch& batch : inputs.batches) tokens += static_cast<double>(batch.width);

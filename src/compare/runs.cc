@@ -1,0 +1,170 @@
+#include "compare/runs.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <numbers>
+#include <thread>
+
+#include "data/task.h"
+#include "train/metrics.h"
+#include "util/error.h"
+#include "util/interrupt.h"
+#include "util/progress.h"
+
+namespace strata {
+
+bool predicts_bytes(const std::string& task) { return find_task(task).goal == Goal::kNextToken; }
+std::string measure_of(const std::string& task) {
+  return predicts_bytes(task) ? "test bits per byte" : "test accuracy, %";
+}
+double score_of(const Json& result, const char* split) {
+  const Json& scores = result.at(split);
+  if (predicts_bytes(result.at("task"))) return scores.at("loss").get<double>() / std::numbers::ln2;
+  return 100 * scores.at("accuracy").get<double>();
+}
+
+double Run::share() const {
+  if (finished()) return 1;
+  const std::vector<Json> lines = read_metrics(folder.root);
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+    if (line->contains("steps")) return line->at("step").get<double>() / line->at("steps").get<double>();
+  }
+  return 0;
+}
+
+namespace {
+
+pid_t start(const Run& run, const std::string& program) {
+  const std::string log = (run.folder.root / "log.txt").string();
+  const int out = open(log.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0644);
+  if (out < 0) throw output_error("{}: could not be written", log);
+  const std::string threads = std::to_string(run.config.train.threads), root = run.folder.root.string();
+  const pid_t child = fork();
+  if (child == 0) {
+    setpgid(0, 0);                     // Ctrl-C reaches only the parent, which passes it on once
+    prctl(PR_SET_PDEATHSIG, SIGTERM);  // if the parent is killed, the child saves and stops
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    setenv("OMP_NUM_THREADS", threads.c_str(), 1);
+    setenv("GOMP_SPINCOUNT", "10000", 0);  // see cli/main.cc
+    dup2(out, STDOUT_FILENO);
+    dup2(out, STDERR_FILENO);
+    execl(program.c_str(), program.c_str(), "train", "--resume", root.c_str(), static_cast<char*>(nullptr));
+    _exit(127);
+  }
+  close(out);
+  if (child < 0) throw Error(ExitCode::kFailure, "could not start a process for " + run.label);
+  return child;
+}
+
+std::string last_line(const fs::path& path) {
+  std::string text = fs::exists(path) ? read_file(path) : "";
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text.substr(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1);
+}
+
+class Runner {
+ public:
+  Runner(const std::vector<Run>& runs, const RunOptions& options)
+      : runs_(runs), options_(options), clock_(scaled(share())), progress_(options.quiet) {
+    for (const Run& run : runs) {
+      if (!run.finished()) waiting_.push_back(&run);
+    }
+    std::reverse(waiting_.begin(), waiting_.end());
+  }
+
+  void run() {
+    while (!running_.empty() || may_start()) {
+      while (may_start() && static_cast<int64_t>(running_.size()) < options_.jobs) {
+        running_[start(*waiting_.back(), options_.program)] = waiting_.back();
+        waiting_.pop_back();
+      }
+      if (is_stopping() && !told_) {
+        for (const auto& [child, run] : running_) kill(child, SIGTERM);
+        told_ = true;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      int status = 0;
+      for (pid_t child = waitpid(-1, &status, WNOHANG); child > 0; child = waitpid(-1, &status, WNOHANG))
+        end(child, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+      show();
+    }
+    progress_.finish();
+    throw_if_unfinished();
+  }
+
+ private:
+  static constexpr int64_t kScale = 100000;  // Clock counts in whole numbers
+  static int64_t scaled(double share) { return static_cast<int64_t>(kScale * share); }
+
+  bool is_over() const { return options_.minutes > 0 && clock_.seconds() >= 60 * options_.minutes; }
+  bool is_stopping() const { return interrupted() || is_over(); }
+  bool may_start() const { return !waiting_.empty() && failure_.empty() && !is_stopping(); }
+
+  double share() const {
+    double sum = 0;
+    for (const Run& run : runs_) sum += run.share();
+    return sum / static_cast<double>(runs_.size());
+  }
+
+  // A process has ended.
+  void end(pid_t child, int code) {
+    const Run* run = running_[child];
+    running_.erase(child);
+    if (code == 0) {
+      const Json result = Json::parse(read_file(run->folder.result()));
+      progress_.note(fmt::format("{}: {} {:.2f}, {} steps in {}", run->label, measure_of(run->config.data.task),
+                                 score_of(result), result.at("steps").get<int64_t>(),
+                                 duration(result.at("train_seconds"))));
+    } else if (!told_ && failure_.empty()) {
+      const fs::path log = run->folder.root / "log.txt";
+      failure_ = fmt::format("{} failed: {} (see {})", run->label, last_line(log), log.string());
+      failure_code_ = code;
+    }
+  }
+
+  void show() {
+    const double done = share();
+    std::string names;
+    for (const auto& [child, run] : running_) names += fmt::format("{}{}", names.empty() ? "" : "; ", run->label);
+    progress_.show(fmt::format("{} {:.0f}% of {} runs  {} left  ({})", bar(done), 100 * done, runs_.size(),
+                               clock_.left(scaled(done), kScale), names));
+  }
+
+  void throw_if_unfinished() const {
+    if (!failure_.empty()) {
+      const bool ours = failure_code_ > 0 && failure_code_ <= static_cast<int>(ExitCode::kOutput);
+      throw Error(ours ? static_cast<ExitCode>(failure_code_) : ExitCode::kFailure, failure_);
+    }
+    if (interrupted())
+      throw Error(ExitCode::kInterrupted, "interrupted; every run is saved, the same command continues");
+    if (std::any_of(runs_.begin(), runs_.end(), [](const Run& run) { return !run.finished(); })) {
+      throw Error(
+          ExitCode::kInterrupted,
+          fmt::format("{:g} minutes are over; every run is saved, the same command continues", options_.minutes));
+    }
+  }
+
+  const std::vector<Run>& runs_;
+  const RunOptions& options_;
+  const Clock clock_;
+  Progress progress_;
+  std::vector<const Run*> waiting_;  // the next one is the last
+  std::map<pid_t, const Run*> running_;
+  std::string failure_;
+  int failure_code_ = 0;
+  bool told_ = false;  // the processes were told to stop
+};
+
+}  // namespace
+
+void run_all(const std::vector<Run>& runs, const RunOptions& options) { Runner(runs, options).run(); }
+
+}  // namespace strata

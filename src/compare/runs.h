@@ -1,0 +1,34 @@
+// The runs of a comparison, each a process `strata train --resume FOLDER`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/run_folder.h"
+
+namespace strata {
+
+struct Run {
+  std::string label;  // "hkt, seed 2"
+  RunFolder folder;
+  RunConfig config;
+  bool finished() const { return fs::exists(folder.result()); }
+  double share() const;  // of its steps that are done
+};
+
+// How runs of a task are scored: test accuracy in percent, or bits per byte of a language model.
+bool predicts_bytes(const std::string& task);
+std::string measure_of(const std::string& task);  // "test accuracy, %" or "test bits per byte"
+double score_of(const Json& result, const char* split = "test");
+
+struct RunOptions {
+  int64_t jobs = 1;    // processes at the same time
+  double minutes = 0;  // after which the runs are saved and stopped; 0: never
+  bool quiet = false;
+  std::string program;  // strata
+};
+
+// Returns when all runs are finished. Throws when one fails, the minutes are over, or the user interrupts.
+void run_all(const std::vector<Run>& runs, const RunOptions& options);
+
+}  // namespace strata

@@ -1,0 +1,44 @@
+#include "compare/compare.h"
+#include "util/error.h"
+
+namespace strata {
+
+void declare(OptionTable& table, CompareOptions& options) {
+  table.begin_group("Comparing");
+  table.add("attentions", &options.attentions, {.help = "Attentions, each with options of its own: flat hkt:levels=2"});
+  table.add("seeds", &options.seeds, {.help = "Runs per attention; the first seed is --seed", .min = 1, .max = 1000});
+  table.add("jobs", &options.jobs,
+            {.help = "Runs at the same time; 0: one per core, a single one on a GPU", .min = 0, .max = 1024});
+  table.add("minutes", &options.minutes,
+            {.help = "Save and stop after this many minutes; the same command continues; 0: never", .min = 0});
+}
+
+std::vector<Variant> parse_variants(const std::vector<std::string>& names, const RunConfig& base) {
+  std::vector<Variant> variants;
+  for (const std::string& name : names) {
+    Variant variant{name, base};
+    OptionTable table;
+    declare(table, variant.config);
+    for (size_t at = 0, part = 0; at <= name.size(); ++part) {
+      const size_t end = std::min(name.find(':', at), name.size());
+      const std::string word = name.substr(at, end - at);
+      const size_t equals = word.find('=');
+      const std::string key = part == 0 ? "attention" : word.substr(0, equals);
+      Option* option = table.find(key);
+      if (option == nullptr || (part > 0 && equals == std::string::npos)) {
+        throw usage_error("--attentions {}: expected ATTENTION or ATTENTION:OPTION=VALUE, got \"{}\"", name, word);
+      }
+      table.set(*option, {part == 0 ? word : word.substr(equals + 1)}, "--attentions " + name);
+      at = end + 1;
+    }
+    table.check_task(variant.config.data.task);
+    for (const Variant& other : variants) {
+      if (other.name == name) throw usage_error("--attentions: {} appears twice", name);
+    }
+    variants.push_back(std::move(variant));
+  }
+  if (variants.empty()) throw usage_error("--attentions: expected at least one attention");
+  return variants;
+}
+
+}  // namespace strata

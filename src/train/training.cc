@@ -1,0 +1,149 @@
+#include "train/training.h"
+
+#include <algorithm>
+
+#include "data/task.h"
+#include "torch/compat.h"
+#include "train/checkpoint.h"
+#include "train/schedule.h"
+#include "train/setup.h"
+#include "util/interrupt.h"
+#include "util/random.h"
+
+namespace strata {
+
+using torch::Tensor;
+using Seconds = std::chrono::duration<double>;
+
+Training::Training(const RunConfig& config, const RunFolder& folder, bool quiet, EpochTracker tracker)
+    : config_(config),
+      folder_(folder),
+      tracker_(std::move(tracker)),
+      data_(load_task(config.data)),
+      card_(make_card(config, data_)),
+      device_(device_of(c_)),
+      progress_(quiet),
+      window_(device_) {
+  if (c_.every_epoch && !tracker_) throw Error(ExitCode::kFailure, "--every-epoch: train() needs a tracker");
+  if (data_.valid.rows.empty())
+    throw data_error("expected validation rows, got none; raise --valid-share or --valid-rows");
+  torch::manual_seed(mix(c_.seed));
+  model_ = make_model(card_);
+  model_->to(device_);
+  optimizer_ = std::make_unique<AdamW>(*model_, c_.weight_decay);
+  const int64_t batches = Loader::batches(data_.train, c_.batch);
+  steps_per_epoch_ = (batches + c_.accumulate - 1) / c_.accumulate;
+  steps_ = c_.epochs * steps_per_epoch_;
+  if (c_.steps > 0) steps_ = std::min(steps_, c_.steps);
+  eval_every_ = c_.eval_every > 0 ? c_.eval_every : steps_per_epoch_;
+  for (const std::string& problem : describe_problems(data_)) progress_.note("warning: " + problem);
+}
+
+Json Training::run(bool resume) {
+  if (resume && fs::exists(folder_.last())) restore(load_training(folder_.last(), model_, *optimizer_, card_));
+  metrics_ = std::make_unique<MetricsLog>(folder_.root, step_ == 0 ? -1 : step_, c_.tensorboard);
+  clock_ = Clock(step_);
+  last_save_ = std::chrono::steady_clock::now();
+  if (step_ == 0) track();
+  while (step_ < steps_ && !stopped_early_) run_epoch(step_ / steps_per_epoch_);
+  save();
+  progress_.finish();
+  return finish();
+}
+
+// A pass over the rows, from the current step on.
+void Training::run_epoch(int64_t epoch) {
+  LoaderOptions options;
+  options.batch = c_.batch;
+  options.goal = data_.goal;
+  options.trees = tree_maker(card_);
+  options.order = permutation(data_.train.size(), mix(mix(c_.seed) + static_cast<uint64_t>(epoch)));
+  // Downwards, so that no augmentation shares its seed with the order of an epoch.
+  options.augment = {c_.jitter, c_.hide, mix(mix(c_.seed) - 1 - static_cast<uint64_t>(epoch))};
+  options.first_batch = step_ % steps_per_epoch_ * c_.accumulate;
+  Loader loader(data_.train, std::move(options));
+  const int64_t end = std::min((epoch + 1) * steps_per_epoch_, steps_);
+  while (step_ < end && !stopped_early_) {
+    const auto start = std::chrono::steady_clock::now();
+    watch_divergence([&] { train_step(loader); });
+    const auto now = std::chrono::steady_clock::now();
+    train_seconds_ += Seconds(now - start).count();
+    ++step_;
+    if (step_ % c_.log_every == 0 || step_ == steps_) log_window();
+    show();
+    watch_divergence([&] {
+      if (step_ % steps_per_epoch_ == 0 || step_ == steps_) track();
+      if (step_ % eval_every_ == 0 || step_ == steps_) evaluate_valid();
+    });
+    if (interrupted()) {
+      save();
+      progress_.finish();
+      throw Error(ExitCode::kInterrupted,
+                  fmt::format("interrupted at step {} of {}; state saved, continue with: strata train --resume {}",
+                              step_, steps_, folder_.root.string()));
+    }
+    if (Seconds(now - last_save_).count() >= static_cast<double>(c_.save_seconds)) save();
+  }
+}
+
+// One step of AdamW on the mean gradient of up to `accumulate` batches.
+void Training::train_step(Loader& loader) {
+  // Every step has its own seed for dropout, so that a resumed run draws the same numbers.
+  torch::manual_seed(mix(mix(c_.seed) ^ static_cast<uint64_t>(step_)));
+  model_->train();
+  optimizer_->zero_grad();
+  std::vector<Batch> batches;
+  Batch batch;
+  while (static_cast<int64_t>(batches.size()) < c_.accumulate && loader.next(batch))
+    batches.push_back(std::move(batch));
+  for (const Batch& part : batches) {
+    Loss loss;
+    {
+      const AutocastGuard autocast(c_.precision == "bf16", device_.type());
+      loss = loss_of(model_->forward(to_input(part, device_)), part, c_.label_smoothing);
+    }
+    (loss.mean / static_cast<double>(batches.size())).backward();
+    window_.add(loss, part.real_tokens);
+  }
+  if (c_.clip > 0) optimizer_->clip(c_.clip);
+  optimizer_->step(learning_rate_at(c_.schedule, c_.learning_rate, c_.warmup, step_, steps_));
+}
+
+// The operators refuse weights that are not finite. The message then says that the run diverged.
+void Training::watch_divergence(const std::function<void()>& work) const {
+  try {
+    work();
+  } catch (const c10::Error&) {
+    const std::vector<Tensor> weights = model_->parameters();
+    if (std::all_of(weights.begin(), weights.end(), [](const Tensor& w) { return w.isfinite().all().item<bool>(); }))
+      throw;
+    throw diverged();
+  }
+}
+
+Error Training::diverged() const {
+  return {ExitCode::kFailure,
+          fmt::format(
+              "the loss is not finite at step {}; try a lower --learning-rate or --clip. The last checkpoint is kept",
+              step_)};
+}
+
+Json Training::finish() const {
+  LoadedModel best = load_model(folder_.best());
+  best.model->to(device_);
+  const Evaluation test = evaluate(best.model, card_, data_.test, evaluate_options());
+  return {{"task", data_.task},
+          {"attention", config_.model.attention},
+          {"seed", c_.seed},
+          {"steps", step_},
+          {"stopped_early", stopped_early_},
+          {"parameters", model_->parameter_count()},
+          {"score_ratio", score_ratio(card_, data_)},
+          {"train_seconds", train_seconds_},
+          {"step_milliseconds", 1e3 * train_seconds_ / static_cast<double>(std::max<int64_t>(step_, 1))},
+          {"best_step", best_step_},
+          {"valid", best_.to_json()},
+          {"test", test.to_json()}};
+}
+
+}  // namespace strata

@@ -1,0 +1,76 @@
+// The state of a run and its loop: steps, evaluations, metrics, checkpoints.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "data/dataset.h"
+#include "data/loader.h"
+#include "model/model_file.h"
+#include "train/adamw.h"
+#include "train/evaluate.h"
+#include "train/metrics.h"
+#include "train/trainer.h"
+#include "train/window.h"
+#include "util/error.h"
+#include "util/progress.h"
+
+namespace strata {
+
+class Training {
+ public:
+  Training(const RunConfig& config, const RunFolder& folder, bool quiet, EpochTracker tracker);
+
+  const std::vector<fs::path>& data_files() const { return data_.files; }
+  // Trains to the end and returns the result, with the test scores of the best model.
+  Json run(bool resume);
+
+ private:
+  // ---- steps: training.cc
+  void run_epoch(int64_t epoch);
+  void train_step(Loader& loader);
+  void watch_divergence(const std::function<void()>& work) const;
+  Error diverged() const;
+  Json finish() const;
+
+  // ---- evaluation, metrics, checkpoints: training_state.cc
+  void show();
+  void log_window();
+  void track();
+  void add_metrics(Json line);
+  bool is_better(const Evaluation& now) const;
+  void evaluate_valid();
+  void save();
+  void restore(const Json& state);
+  EvaluateOptions evaluate_options() const { return {2 * c_.batch, c_.precision == "bf16"}; }
+
+  const RunConfig config_;
+  const TrainConfig& c_ = config_.train;
+  const RunFolder folder_;
+  const EpochTracker tracker_;
+  const TaskData data_;
+  const ModelCard card_;
+  const torch::Device device_;
+  Progress progress_;
+  SequenceModel model_{nullptr};
+  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<MetricsLog> metrics_;
+  Clock clock_{0};
+  std::chrono::steady_clock::time_point last_save_;
+
+  int64_t steps_ = 0, steps_per_epoch_ = 0, eval_every_ = 0;
+  // A checkpoint holds these beside the weights.
+  int64_t step_ = 0, best_step_ = -1, stale_ = 0;
+  bool stopped_early_ = false;
+  double train_seconds_ = 0;
+  Evaluation best_;
+  Window window_;
+
+  double shown_loss_ = 0, shown_accuracy_ = 0, shown_rate_ = 0;  // in the line of progress
+};
+
+}  // namespace strata

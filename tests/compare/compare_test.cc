@@ -1,0 +1,78 @@
+// Variants, tables and verdicts of a comparison.
+#include "compare/compare.h"
+
+#include <gtest/gtest.h>
+
+#include "compare/tables.h"
+#include "util/error.h"
+#include "util/scipy_cases.h"
+
+namespace strata {
+namespace {
+
+TEST(Compare, VariantsTakeOptionsOfTheirOwn) {
+  RunConfig base;
+  base.model.levels = 3;
+  const auto variants = parse_variants({"flat", "hkt:levels=2:filters=dense", "hsa:tree=balanced"}, base);
+  ASSERT_EQ(variants.size(), 3);
+  EXPECT_EQ(variants[0].config.model.attention, "flat");
+  EXPECT_EQ(variants[1].config.model.levels, 2);
+  EXPECT_EQ(variants[1].config.model.filters, "dense");
+  EXPECT_EQ(variants[1].config.model.attention, "hkt");
+  EXPECT_EQ(variants[2].config.model.tree, "balanced");
+  for (const char* bad : {"linear", "hkt:levels", "hkt:level=2", "hkt:levels=0", ""}) {
+    EXPECT_THROW(parse_variants({bad}, base), Error) << bad;
+  }
+  EXPECT_THROW(parse_variants({"hkt", "hkt"}, base), Error);
+  EXPECT_THROW(parse_variants({"hkt:jitter=2"}, base), Error) << "of images, and the task is listops";
+}
+
+TEST(Compare, SummaryTablesAndVerdictsAgree) {
+  const Json results =
+      summarize({{"flat", kScipy[0].a, 100, 1.0, 10.0}, {"hkt", kScipy[0].b, 110, 1.3125, 12.0, {50, 51, 52}}},
+                "test accuracy, %", false);
+  EXPECT_DOUBLE_EQ(results["attentions"][1]["time_ratio"], 1.2);
+  EXPECT_NEAR(results["pairs"][0]["p"].get<double>(), kScipy[0].p, 1e-12);
+  const std::string table = to_markdown(results);
+  EXPECT_NE(table.find("| hkt | 46.73 ± 0.90 | 51.00 | 110 | 1.3125x | 1.20x |"), std::string::npos) << table;
+  EXPECT_NE(table.find("| hkt - flat | +9.30 | +4.64 .. +13.96 | 8.59 | 0.0133 |"), std::string::npos) << table;
+  EXPECT_EQ(verdicts(results).at(0), "hkt beats flat by 9.30 (p = 0.0133, 95% interval +4.64 .. +13.96)");
+  EXPECT_NE(to_csv(results).find("hkt,3,45.7,52,110,1.3125,12"), std::string::npos) << to_csv(results);
+  Json later = results;  // seeds are numbered from --seed on
+  later["first_seed"] = 7;
+  EXPECT_NE(to_csv(later).find("hkt,9,45.7,52,110,1.3125,12"), std::string::npos) << to_csv(later);
+}
+
+// Terminal, Markdown and CSV print the same cells.
+TEST(Compare, TablesForATerminal) {
+  Json results =
+      summarize({{"flat", kScipy[0].a, 100, 1.0, 10.0}, {"hkt:levels=2", kScipy[0].b, 110, 1.25, 12.0, {50, 51, 52}}},
+                "test accuracy, %", false);
+  results["task"] = "listops";
+  EXPECT_EQ(to_text(results),
+            "listops         test accuracy, %  validation  parameters  score FLOPs  step time\n"
+            "flat               37.43 +- 1.01           -         100      1.0000x      1.00x\n"
+            "hkt:levels=2       46.73 +- 0.90       51.00         110      1.2500x      1.20x\n");
+  EXPECT_EQ(attention_table(results).rows[1][1], "46.73 ± 0.90");
+  EXPECT_EQ(pair_table(results).rows.size(), 1);
+  EXPECT_EQ(seed_table(results).rows.size(), 6);
+  const Json single = summarize({{"a", {2.0}, 1, 1, 1}}, "m", false);
+  EXPECT_EQ(attention_table(single).rows[0][1], "2.00 ± -") << "one seed has no deviation";
+}
+
+TEST(Compare, VerdictsOfDoubtAndOfSingleSeeds) {
+  const Json unsure = summarize({{"a", kScipy[2].a, 1, 1, 1}, {"b", kScipy[2].b, 1, 1, 1}}, "m", false);
+  EXPECT_NE(verdicts(unsure).at(0).find("no significant difference between b and a: +0.03 (p = 0.7608"),
+            std::string::npos)
+      << verdicts(unsure).at(0);
+  const Json single = summarize({{"a", {2.0}, 1, 1, 1}, {"b", {1.5}, 1, 1, 1}}, "test bits per byte", true);
+  EXPECT_EQ(verdicts(single).at(0), "b beats a by 0.50 (too few seeds to test)");
+  const Json lost = summarize({{"b", kScipy[0].b, 1, 1, 1}, {"a", kScipy[0].a, 1, 1, 1}}, "m", false);
+  EXPECT_EQ(verdicts(lost).at(0), "b beats a by 9.30 (p = 0.0133, 95% interval +4.64 .. +13.96)") << "first or second";
+  const Json equal = summarize({{"a", {2.0}, 1, 1, 1}, {"b", {2.0}, 1, 1, 1}}, "m", false);
+  EXPECT_EQ(verdicts(equal).at(0), "b equals a (too few seeds to test)");
+  EXPECT_TRUE(single["attentions"][0]["standard_deviation"].is_null());
+}
+
+}  // namespace
+}  // namespace strata

@@ -1,0 +1,106 @@
+// Whole files, folders and locks.
+#include "util/file.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "data/support.h"
+
+namespace strata {
+namespace {
+
+TEST(Files, WritesAreWholeOrNot) {
+  const TempFolder folder;
+  const fs::path path = folder.write("a", "old");
+  write_file(path, std::string("new\0\n", 5));
+  EXPECT_EQ(slurp(path), std::string("new\0\n", 5));
+  EXPECT_EQ(names_in(folder.path()), Names{"a"});
+  EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { write_file(path / "below", "x"); }),
+              "a/below: cannot be written (Not a directory)");
+  EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { write_file(folder.path() / "none" / "b", "x"); }),
+              "No such file or directory");
+  EXPECT_EQ(slurp(path), std::string("new\0\n", 5));
+  write_json(path, {{"b", 1}, {"a", {1, 2}}});
+  EXPECT_EQ(slurp(path), "{\n  \"b\": 1,\n  \"a\": [\n    1,\n    2\n  ]\n}\n");
+}
+
+// The disk is full: the device of that name stands where the file beside the target would.
+TEST(Files, AFullDiskKeepsTheOldContent) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full here";
+  const TempFolder folder;
+  const fs::path path = folder.write("a", "old");
+  fs::create_symlink("/dev/full", path.string() + ".part" + std::to_string(getpid()));
+  EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { write_file(path, std::string(100000, 'x')); }),
+              "No space left on device");
+  EXPECT_EQ(slurp(path), "old");
+  EXPECT_EQ(names_in(folder.path()), Names{"a"});
+}
+
+TEST(Files, ARenameThatFailsLeavesNothingBeside) {
+  const TempFolder folder;
+  folder.write("target/inside", "kept");
+  EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { write_file(folder.path() / "target", "x"); }),
+              "cannot be put in place");
+  EXPECT_EQ(slurp(folder.path() / "target/inside"), "kept");
+  EXPECT_EQ(names_in(folder.path()), Names{"target"});
+}
+
+TEST(Files, Folders) {
+  const TempFolder folder;
+  make_folder(folder.path() / "a/b/c");
+  EXPECT_TRUE(fs::is_directory(folder.path() / "a/b/c"));
+  make_folder(folder.path() / "a/b/c/");  // there already
+  folder.write("file", "x");
+  EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { make_folder(folder.path() / "file"); }),
+              "file: the folder cannot be made");
+  EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { make_folder(folder.path() / "file/below"); }),
+              "the folder cannot be made");
+}
+
+// ------------------------------------------------------------------------------------------------- locks
+
+TEST(FolderLock, RefusesASecondHolder) {
+  const TempFolder folder;
+  auto lock_again = [&] { FolderLock again(folder.path()); };
+  {
+    const FolderLock lock(folder.path());
+    EXPECT_SAYS(error_of(ExitCode::kOutput, lock_again), "another strata process is at work in this folder");
+    const TempFolder other;
+    const FolderLock elsewhere(other.path());
+  }
+  EXPECT_NO_THROW(lock_again());
+  EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { FolderLock none(folder.path() / "none"); }), "cannot be written");
+}
+
+TEST(FolderLock, GoesWithItsProcess) {
+  const TempFolder folder;
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    try {
+      const FolderLock lock(folder.path());
+      if (write(ready[1], "y", 1) != 1) _exit(1);
+      while (true) pause();
+    } catch (...) {
+      _exit(1);
+    }
+  }
+  close(ready[1]);
+  char byte = 0;
+  EXPECT_EQ(read(ready[0], &byte, 1), 1);  // the child holds it
+  auto lock = [&] { FolderLock mine(folder.path()); };
+  EXPECT_SAYS(error_of(ExitCode::kOutput, lock), "another strata process");
+  kill(child, SIGKILL);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_NO_THROW(lock());
+  close(ready[0]);
+}
+
+}  // namespace
+}  // namespace strata
