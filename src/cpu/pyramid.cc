@@ -104,7 +104,7 @@ Status causal_filter_forward(const CausalFilter& f, void* y) {
 Status causal_filter_backward(const CausalFilter& f, const CausalFilterGradients& g) {
   if (Status s = check(f); !s.ok()) return s;
   if (g.dweight == nullptr || ((g.dy == nullptr || g.dx == nullptr) && f.batch * f.tokens > 0)) {
-    return invalid("dy, dx, dweight: expected pointers to data, got null; all three are needed");
+    return invalid("dy, dx, dweight: expected three pointers to data, got null");
   }
   if (f.dtype == DType::kFloat64) {
     backward<double>(f, g);

@@ -1,4 +1,4 @@
-// The definition of HKT attention (docs/MATH.md, section 1): plain loops in double, written to be read.
+// The definition of HKT attention (docs/MATH.md, section 1): plain loops in double, written for readability.
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -37,7 +37,7 @@ struct Head {
     return p.bias.data == nullptr ? 0.0 : row(p.bias, b, h, i)[j * p.bias.stride[3]];
   }
 
-  // A pair counts when both tokens are real, causality allows it and no bias of -inf forbids it.
+  // A pair is visible if both tokens are real, causality allows it and its bias is not -inf.
   bool allowed(int64_t i, int64_t j) const {
     return i < length() && j < length() && (!p.causal || j <= i) && bias(i, j) != kMinusInfinity;
   }
@@ -47,7 +47,7 @@ struct Head {
     return dot(row(p.q[l], b, h, m), p.q[l].stride[3], row(p.k[l], b, key_head(), n), p.k[l].stride[3], p.head_size);
   }
 
-  // S_ij = scale * sum_l a_l <q^(l)_{i >> l}, k^(l)_{j >> l}> + bias_ij, or -inf where the pair does not count.
+  // S_ij = scale * sum_l a_l <q^(l)_{i >> l}, k^(l)_{j >> l}> + bias_ij, or -inf if the pair is not visible.
   double score(int64_t i, int64_t j) const {
     if (!allowed(i, j)) return kMinusInfinity;
     double mixed = 0;
@@ -56,7 +56,7 @@ struct Head {
   }
 };
 
-// lse = log sum_j exp S_j, -inf for a row without keys. NaN scores give NaN, as they should.
+// lse = log sum_j exp S_j, -inf for a row without keys. NaN scores give NaN.
 double log_sum_exp(const std::vector<double>& scores) {
   double peak = kMinusInfinity;
   bool has_nan = false;
@@ -71,7 +71,7 @@ double log_sum_exp(const std::vector<double>& scores) {
   return peak + std::log(sum);
 }
 
-// P_j = exp(S_j - lse), 0 where the pair does not count.
+// P_j = exp(S_j - lse), 0 if the pair is not visible.
 double probability(double score, double lse) { return score == kMinusInfinity ? 0.0 : std::exp(score - lse); }
 
 std::vector<double> score_row(const Head& head, int64_t i) {
@@ -134,7 +134,7 @@ void backward_head(const Head& head, const HktOutputs& outputs, const HktGradien
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t j = 0; j < n; ++j) {
         const double G = block_sum[i * n + j];
-        if (G == 0.0) continue;  // also skips what no allowed pair reaches, where q or k may be padding
+        if (G == 0.0) continue;  // also skips rows without a visible pair, where q or k may be padding
         dweight += p.scale * G * head.product(l, i, j);
         for (int c = 0; c < p.head_size; ++c) {
           const double factor = p.scale * head.weight(l) * G;

@@ -75,7 +75,7 @@ struct Sequence {
     if (p.positions == nullptr || kind < 0) return -1;
     return ((h * p.kinds + kind) * p.places + static_cast<int64_t>(c)) * p.places + static_cast<int64_t>(b);
   }
-  // g(c, b) of the c-th and b-th child of a family; -inf where the pair does not count.
+  // g(c, b) of the c-th and b-th child of a family; -inf if the pair is not visible.
   double g(const Node& family, size_t c, size_t b) const {
     const Node &x = nodes[family.children[c]], &y = nodes[family.children[b]];
     if (y.weight == 0 || (p.causal && b > c)) return kMinusInfinity;
@@ -97,7 +97,7 @@ struct Sequence {
       for (int64_t c : A.children) A.weight += nodes[c].weight;
       for (size_t c = 0; c < A.children.size(); ++c) {
         Node& child = nodes[A.children[c]];
-        double peak = child.f;  // Z = log(exp f + sum exp g), about the largest term
+        double peak = child.f;  // Z = log(exp f + sum exp g), relative to the largest term
         for (size_t b = 0; b < A.children.size(); ++b) peak = b == c ? peak : std::fmax(peak, g(A, c, b));
         double sum = exp_difference(child.f, peak);
         for (size_t b = 0; b < A.children.size(); ++b) sum += b == c ? 0.0 : exp_difference(g(A, c, b), peak);
@@ -113,8 +113,7 @@ struct Sequence {
     }
   }
 
-  // The attention of every node's row on every token is materialised through acc: `spread` receives (child, sibling,
-  // mass).
+  // Calls spread(child, sibling, mass) for every pair of siblings: the attention of each row of `child` on `sibling`.
   template <class Spread>
   void top_down(const Spread& spread) {
     if (tree.families > 0) nodes[0].m = 1;
@@ -180,7 +179,7 @@ void backward_sequence(Sequence& s, const HsaGradients& gr) {
       Node& child = s.nodes[A.children[c]];
       if (child.weight == 0) continue;
       const double share = child.weight / A.weight;
-      // What the node's means owe to its children.
+      // The gradients that a child gets through the means of its node.
       add(child.dq, share, A.dq);
       add(child.dk, share, A.dk);
       add(child.dv, share, A.dv);

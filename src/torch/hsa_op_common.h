@@ -1,4 +1,4 @@
-// What the two forms of HSA share as operators: checks, views, empty gradients, and the refusal of a second derivative.
+// What the operators of both HSA forms share: checks, views, empty gradients, and the error for second derivatives.
 #pragma once
 
 #include <cmath>
@@ -78,7 +78,7 @@ inline std::vector<Tensor> empty_gradients(const Tensor& q, const Tensor& k, con
 
 inline optional<Tensor> optional_tensor(const Tensor& t) { return t.defined() ? optional<Tensor>(t) : c10::nullopt; }
 
-// The gradient operators of both forms under one node that refuses to be differentiated again.
+// The gradient operators of both forms, under one node that throws if it is differentiated again.
 class HsaBackwardOnce : public torch::autograd::Function<HsaBackwardOnce> {
  public:
   // tensors: every tensor of the call, so that the graph knows about them; `call` does the work.

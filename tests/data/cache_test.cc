@@ -60,8 +60,8 @@ TEST(Cache, FaultsOfSetsAreFound) {
   folder.write("set/short", "12");
   folder.write("set/changed", "abd");
   EXPECT_EQ(check_set(set, false).problems, (Problems{"gone is missing", "short has 2 bytes instead of 3"}));
-  EXPECT_EQ(check_set(set, true).problems,
-            (Problems{"gone is missing", "short has 2 bytes instead of 3", "changed is not what was written"}));
+  EXPECT_EQ(check_set(set, true).problems, (Problems{"gone is missing", "short has 2 bytes instead of 3",
+                                                     "changed has changed since it was written"}));
   EXPECT_TRUE(check_set(set, true).present);
   write_set(set, {}, files);  // made again, over what was there
   EXPECT_EQ(check_set(set, true).problems, Problems{});
@@ -91,13 +91,13 @@ TEST(Cache, SetThatCannotBeWrittenLeavesNothing) {
   const TempFolder folder;
   folder.write("file", "x");
   EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { write_set(folder.path() / "file" / "set", {}, {}); }),
-              "the folder cannot be made");
+              "could not create the folder");
   // A name below a folder that is not there fails after the first file was written.
   EXPECT_SAYS(error_of(ExitCode::kOutput,
                        [&] {
                          write_set(folder.path() / "set", {}, {{"a", "1"}, {"no/b", "2"}});
                        }),
-              "cannot be written");
+              "could not write");
   EXPECT_EQ(names_in(folder.path()), Names{"file"});
 }
 
@@ -110,7 +110,7 @@ TEST(Files, WritesAreWholeOrNot) {
   EXPECT_EQ(slurp(path), std::string("new\0\n", 5));
   EXPECT_EQ(names_in(folder.path()), Names{"a"});
   EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { write_file(path / "below", "x"); }),
-              "a/below: cannot be written (Not a directory)");
+              "a/below: could not write (Not a directory)");
   EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { write_file(folder.path() / "none" / "b", "x"); }),
               "No such file or directory");
   EXPECT_EQ(slurp(path), std::string("new\0\n", 5));
@@ -134,7 +134,7 @@ TEST(Files, ARenameThatFailsLeavesNothingBeside) {
   const TempFolder folder;
   folder.write("target/inside", "kept");
   EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { write_file(folder.path() / "target", "x"); }),
-              "cannot be put in place");
+              "could not rename the finished file");
   EXPECT_EQ(slurp(folder.path() / "target/inside"), "kept");
   EXPECT_EQ(names_in(folder.path()), Names{"target"});
 }
@@ -143,12 +143,12 @@ TEST(Files, Folders) {
   const TempFolder folder;
   make_folder(folder.path() / "a/b/c");
   EXPECT_TRUE(fs::is_directory(folder.path() / "a/b/c"));
-  make_folder(folder.path() / "a/b/c/");  // there already
+  make_folder(folder.path() / "a/b/c/");  // exists
   folder.write("file", "x");
   EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { make_folder(folder.path() / "file"); }),
-              "file: the folder cannot be made");
+              "file: could not create the folder");
   EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { make_folder(folder.path() / "file/below"); }),
-              "the folder cannot be made");
+              "could not create the folder");
 }
 
 // ------------------------------------------------------------------------------------------------- locks
@@ -158,12 +158,12 @@ TEST(FolderLock, RefusesASecondHolder) {
   auto lock_again = [&] { FolderLock again(folder.path()); };
   {
     const FolderLock lock(folder.path());
-    EXPECT_SAYS(error_of(ExitCode::kOutput, lock_again), "another strata process is at work in this folder");
+    EXPECT_SAYS(error_of(ExitCode::kOutput, lock_again), "another strata process uses this folder");
     const TempFolder other;
     const FolderLock elsewhere(other.path());
   }
   EXPECT_NO_THROW(lock_again());
-  EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { FolderLock none(folder.path() / "none"); }), "cannot be written");
+  EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { FolderLock none(folder.path() / "none"); }), "could not write");
 }
 
 TEST(FolderLock, GoesWithItsProcess) {

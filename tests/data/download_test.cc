@@ -130,7 +130,7 @@ TEST_F(Downloads, GoesOnWhereItWasCutOff) {
 
 TEST_F(Downloads, TheMessageOfACutSaysHowToGoOn) {
   const std::string message = fetch("/cut/10/data.bin");
-  EXPECT_SAYS(message, "what came is kept in " + part().string());
+  EXPECT_SAYS(message, "the part received is kept in " + part().string());
   EXPECT_SAYS(message, "run the command again to go on");
 }
 
@@ -172,7 +172,7 @@ TEST_F(Downloads, DigestsThatCannotBeRead) {
 
 TEST_F(Downloads, NotThere) {
   const std::string message = fetch("/none.bin");
-  EXPECT_SAYS(message, "/none.bin: cannot be downloaded (");
+  EXPECT_SAYS(message, "/none.bin: ");
   EXPECT_SAYS(message, "404");
   EXPECT_FALSE(fs::exists(target()));
   std::error_code none;
@@ -186,7 +186,7 @@ TEST_F(Downloads, NoServer) {
                        [&] {
                          download({"imdb", gone, "none"}, target(), [](int64_t, int64_t) {});
                        }),
-              "cannot be downloaded (");
+              "could not download ");
   EXPECT_FALSE(fs::exists(target()));
 }
 
@@ -197,7 +197,7 @@ TEST_F(Downloads, NoPlaceForIt) {
           [&] {
             download({"imdb", server->url("/data.bin"), "none"}, folder.path() / "none/x", [](int64_t, int64_t) {});
           }),
-      "cannot be written");
+      "could not write");
 }
 
 TEST(Sources, AreKnownTasksWithDigests) {

@@ -174,7 +174,7 @@ TEST(ListopsGenerator, FindsEveryExpressionThenRefuses) {
   options.rows = 411;
   EXPECT_EQ(
       error_of(ExitCode::kUsage, [&] { make_listops(options); }),
-      "listops: expected 411 different expressions of 1 to 4 tokens, depth 2 and 2 arguments, found only 410; ask for "
+      "listops: expected 411 different expressions of 1 to 4 tokens, depth 2 and 2 arguments, found only 410; request "
       "fewer rows or wider limits");
 }
 

@@ -153,7 +153,7 @@ TEST(Loaders, FaultsOfTheThreadReachTheCaller) {
   EXPECT_TRUE(loader.next(batch));
   for (int times = 0; times < 2; ++times) {
     EXPECT_EQ(error_of(ExitCode::kData, [&] { loader.next(batch); }),
-              "tree: a quadtree wants a square image, got 3 pixels");
+              "tree: expected a square image for a quadtree, got 3 pixels");
   }
 }
 

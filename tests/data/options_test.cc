@@ -174,7 +174,7 @@ TEST_F(Options, FaultsOfFiles) {
   EXPECT_SAYS(load_refusal("run.json", "[1]"), "run.json: expected a JSON object of options");
   EXPECT_SAYS(load_refusal("run.json", "{\"rate\": "), "run.json: expected a JSON object of options");
   EXPECT_SAYS(error_of(ExitCode::kData, [&] { table.load_config(folder.path() / "none.json"); }),
-              "none.json: cannot be opened");
+              "none.json: could not open");
 }
 
 TEST_F(Options, FaultsOfToml) {

@@ -34,8 +34,9 @@ TEST(Table, CsvWindowsLineEndsAndBlankLines) {
 
 TEST(Table, CsvFaults) {
   EXPECT_EQ(rows_of("label,text\na,x\nb\nc,\nd,\"open\ne,y\n", ".csv"),
-            (Words{"2 a|x", "3 !expected 2 columns, got 1", "4 !the text is empty", "5 !a quote is not closed"}));
-  EXPECT_EQ(error_of(ExitCode::kData, [] { rows_of("", ".csv"); }), "t.csv: is empty");
+            (Words{"2 a|x", "3 !expected 2 columns, got 1", "4 !the text is empty",
+                   "5 !expected a closing quote, got the end of the file"}));
+  EXPECT_EQ(error_of(ExitCode::kData, [] { rows_of("", ".csv"); }), "t.csv: the file is empty");
   EXPECT_EQ(rows_of("label,text\n", ".csv"), Words{});
 }
 
@@ -54,10 +55,10 @@ TEST(Table, NumbersMeanATableWithoutNames) {
 
 TEST(Table, UnknownColumnListsTheColumns) {
   EXPECT_EQ(error_of(ExitCode::kData, [] { rows_of("id,sentiment,text\n1,a,b\n", ".csv"); }),
-            "t.csv: expected a column named label, and there are id, sentiment, text; choose with --label-column and "
+            "t.csv: expected a column named label, got id, sentiment, text; choose with --label-column and "
             "--text-column");
   EXPECT_SAYS(error_of(ExitCode::kData, [] { rows_of("label\tbody\n", ".tsv"); }),
-              "a column named text, and there are label, body");
+              "a column named text, got label, body");
 }
 
 TEST(Table, JsonLines) {
@@ -122,8 +123,7 @@ TEST_F(TableTask, FolderWithUnknownTestLabels) {
   EXPECT_EQ(data.valid.size(), 1);
   EXPECT_EQ(text_of(data.test.tokens), "tw");
   EXPECT_EQ(data.test.bad, 1);
-  EXPECT_EQ(data.test.problems,
-            Words{"test.tsv line 3: the label \"unknown\" is not among those of the training rows"});
+  EXPECT_EQ(data.test.problems, Words{"test.tsv line 3: the label \"unknown\" does not occur in the training rows"});
 }
 
 TEST_F(TableTask, NumberedColumnsAndLength) {
