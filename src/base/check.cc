@@ -38,4 +38,9 @@ Status check_threads(int threads) {
   return invalid("threads: expected 0 (automatic) or more, got ", threads);
 }
 
+Status check_reference_dtype(DType dtype) {
+  if (dtype == DType::kFloat64) return {};
+  return invalid("dtype: the reference expects kFloat64; convert the inputs, or call the fused kernels");
+}
+
 }  // namespace strata

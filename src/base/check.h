@@ -23,4 +23,6 @@ Status check_heads(int head_size, int value_size, double scale);
 Status check_dtype(DType dtype, On on);
 Status check_threads(int threads);
 
+Status check_reference_dtype(DType dtype);
+
 }  // namespace strata

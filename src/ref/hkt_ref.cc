@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/check.h"
 #include "base/hkt_check.h"
 #include "base/text.h"
 
@@ -87,11 +88,6 @@ void fill_zero(const View& view, int64_t batch, int64_t heads, int64_t tokens, i
         for (int64_t c = 0; c < channels; ++c) row(view, b, h, t)[c * view.stride[3]] = 0;
 }
 
-Status check_float64(const HktProblem& p) {
-  if (p.dtype == DType::kFloat64) return {};
-  return invalid("dtype: the reference expects kFloat64; convert the inputs, or call hkt_forward / hkt_backward");
-}
-
 // Gradients of one head, added to those of the heads that share its keys (docs/MATH.md, section 1.4).
 void backward_head(const Head& head, const HktOutputs& outputs, const HktGradients& g) {
   const HktProblem& p = head.p;
@@ -150,7 +146,7 @@ void backward_head(const Head& head, const HktOutputs& outputs, const HktGradien
 
 Status hkt_forward_ref(const HktProblem& p, const HktOutputs& outputs) {
   if (Status s = hkt_check(p, outputs); !s.ok()) return s;
-  if (Status s = check_float64(p); !s.ok()) return s;
+  if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
   for (int64_t b = 0; b < p.batch; ++b) {
     for (int64_t h = 0; h < p.heads; ++h) {
       const Head head{p, b, h};
@@ -176,7 +172,7 @@ Status hkt_forward_ref(const HktProblem& p, const HktOutputs& outputs) {
 Status hkt_backward_ref(const HktProblem& p, const HktOutputs& outputs, const HktGradients& g) {
   if (Status s = hkt_check(p, outputs); !s.ok()) return s;
   if (Status s = hkt_check(g, p); !s.ok()) return s;
-  if (Status s = check_float64(p); !s.ok()) return s;
+  if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
   for (int l = 0; l < p.levels; ++l) {
     const int64_t n = hkt_level_tokens(p.tokens, l);
     fill_zero(g.dq[l], p.batch, p.heads, n, p.head_size);
@@ -194,7 +190,7 @@ Status hkt_backward_ref(const HktProblem& p, const HktOutputs& outputs, const Hk
 Status hkt_materialize(const HktProblem& p, int64_t b, int64_t h, double* scores, double* attention) {
   double unused = 0;
   if (Status s = hkt_check(p, {{&unused, {}}, &unused}); !s.ok()) return s;
-  if (Status s = check_float64(p); !s.ok()) return s;
+  if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
   if (b < 0 || b >= p.batch) return invalid("batch: expected 0 to ", p.batch - 1, ", got ", b);
   if (h < 0 || h >= p.heads) return invalid("head: expected 0 to ", p.heads - 1, ", got ", h);
   const Head head{p, b, h};

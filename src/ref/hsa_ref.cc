@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/check.h"
 #include "base/hsa_check.h"
 #include "base/text.h"
 
@@ -135,11 +136,6 @@ struct Sequence {
   std::vector<Node> nodes;
 };
 
-Status check_float64(const HsaProblem& p) {
-  if (p.dtype == DType::kFloat64) return {};
-  return invalid("dtype: the reference expects kFloat64; convert the inputs, or call hsa_forward / hsa_backward");
-}
-
 // Gradients, by the formulas of docs/MATH.md, section 2.4.
 void backward_sequence(Sequence& s, const HsaGradients& gr) {
   const HsaProblem& p = s.p;
@@ -227,7 +223,7 @@ void backward_sequence(Sequence& s, const HsaGradients& gr) {
 
 Status hsa_forward_ref(const HsaProblem& p, const HsaOutputs& outputs) {
   if (Status s = hsa_check(p); !s.ok()) return s;
-  if (Status s = check_float64(p); !s.ok()) return s;
+  if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
   for (int64_t n = 0; n < p.sequences; ++n) {
     for (int64_t h = 0; h < p.heads; ++h) {
       Sequence s(p, n, h);
@@ -256,7 +252,7 @@ Status hsa_forward_ref(const HsaProblem& p, const HsaOutputs& outputs) {
 Status hsa_backward_ref(const HsaProblem& p, const HsaGradients& gr) {
   if (Status s = hsa_check(p); !s.ok()) return s;
   if (Status s = hsa_check(gr, p); !s.ok()) return s;
-  if (Status s = check_float64(p); !s.ok()) return s;
+  if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
   for (int64_t at = 0; gr.dpositions != nullptr && at < p.heads * p.kinds * p.places * p.places; ++at) {
     static_cast<double*>(gr.dpositions)[at] = 0;
   }
@@ -271,7 +267,7 @@ Status hsa_backward_ref(const HsaProblem& p, const HsaGradients& gr) {
 
 Status hsa_materialize(const HsaProblem& p, int64_t n, int64_t h, double* attention) {
   if (Status s = hsa_check(p); !s.ok()) return s;
-  if (Status s = check_float64(p); !s.ok()) return s;
+  if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
   if (n < 0 || n >= p.sequences) return invalid("sequence: expected 0 to ", p.sequences - 1, ", got ", n);
   if (h < 0 || h >= p.heads) return invalid("head: expected 0 to ", p.heads - 1, ", got ", h);
   Sequence s(p, n, h);

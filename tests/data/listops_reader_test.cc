@@ -1,4 +1,4 @@
-// Files of ListOps: both formats, bad rows, and labels that others have computed.
+// Files of ListOps: both formats, bad rows, and labels computed by other code.
 #include <gtest/gtest.h>
 
 #include <set>

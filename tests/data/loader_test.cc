@@ -1,4 +1,4 @@
-// Batches, and the thread that makes them ahead.
+// Batches, and the thread that prepares them in advance.
 #include "data/loader.h"
 
 #include <gtest/gtest.h>
@@ -118,7 +118,7 @@ TEST(Loaders, GiveWhatMakeBatchGives) {
         for (Batch batch; loader.next(batch); ++index) expect_same(batch, make_batch(data, plain, index));
         EXPECT_EQ(index, std::max<int64_t>(first, 13));  // 103 rows are 13 batches
         Batch batch;
-        EXPECT_FALSE(loader.next(batch));  // and so it stays
+        EXPECT_FALSE(loader.next(batch));  // and stays at the end
       }
     }
   }

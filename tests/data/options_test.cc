@@ -9,7 +9,7 @@
 namespace strata {
 namespace {
 
-// One option of every type, in the place of a run's.
+// One option of every type, instead of the options of a run.
 struct Fields {
   Fields() {
     table.begin_group("First");
@@ -98,7 +98,7 @@ TEST_F(Options, TypeErrors) {
   EXPECT_EQ(refusal("shuffle", {"yes"}), "--shuffle: expected true or false, got yes");
   EXPECT_EQ(refusal("name", {"a", "b"}), "--name: expected one value, got 2");
   EXPECT_EQ(refusal("name", {}), "--name: expected one value, got 0");
-  EXPECT_EQ(batch_size, 64);  // a refusal changes nothing
+  EXPECT_EQ(batch_size, 64);  // an error changes nothing
   EXPECT_EQ(rate, 0.5);
 }
 
@@ -217,7 +217,7 @@ TEST_F(Options, RecordAndRestore) {
 }
 
 TEST_F(Options, CheckTask) {
-  table.check_task("imdb");  // a default is for nobody
+  table.check_task("imdb");  // defaults are not checked
   give("depth", "3");
   table.check_task("listops");
   EXPECT_EQ(error_of(ExitCode::kUsage, [&] { table.check_task("imdb"); }),

@@ -24,7 +24,7 @@ std::string refusal(const DataConfig& config, ExitCode code = ExitCode::kData) {
 
 TEST(Imdb, OnlyTheFirstThreeTabsSplit) {
   const TempFolder folder;
-  // U+0085 and U+2028 are line ends to some, and letters of a review to us.
+  // U+0085 and U+2028 are line ends for some programs; here they are part of a review.
   const std::string text = "caf\xc3\xa9\tand\ttabs \xc2\x85 here\xe2\x80\xa8 too";
   folder.write("train.tsv", "1\t9\t0\t" + text + "\r\n0\t1\t1\tbad\n");
   folder.write("test.tsv", "0\t2\t7\tx\n");

@@ -9,7 +9,7 @@
 namespace strata {
 namespace {
 
-// Rows in words: "line label|text", or "line !problem".
+// Rows as text: "line label|text", or "line !problem".
 std::vector<std::string> rows_of(const std::string& content, const std::string& format,
                                  const std::string& label = "label", const std::string& text = "text") {
   std::vector<std::string> words;
@@ -73,7 +73,7 @@ TEST(Table, JsonLines) {
   EXPECT_EQ(rows_of("{\"y\": \"b\", \"x\": \"a\"}\n", ".jsonl", "y", "x"), Words{"1 b|a"});
 }
 
-// A row without a token is no input for a model, whatever the format.
+// A row without tokens is no input for a model, in any format.
 TEST(Table, JsonLinesWithoutText) {
   EXPECT_EQ(rows_of("{\"label\": \"a\", \"text\": \"\"}\n", ".jsonl"), Words{"1 !the text is empty"});
 }
@@ -145,7 +145,7 @@ TEST_F(TableTask, Refusals) {
   EXPECT_SAYS(error_of(ExitCode::kUsage, [&] { load_task(config); }), "name it with --data");
 }
 
-// A test file of which nothing can be used must not give way to training rows in silence.
+// A test file without usable rows is an error; training rows must not silently replace it.
 TEST_F(TableTask, UnusableTestFileIsAnError) {
   folder.write("train.csv", many_rows(20));
   folder.write("test.csv", "label,text\nunknown,x\n");

@@ -1,4 +1,4 @@
-"""`import strata` on machines that need help."""
+"""`import strata` on machines that need environment variables."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-// The HSA operators and module in C++; the Python tests go deeper and compare the two.
+// The HSA operators and module in C++. The Python tests cover more and compare the two.
 #include <gtest/gtest.h>
 
 #include "model/hsa_attention.h"

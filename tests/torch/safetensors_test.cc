@@ -1,4 +1,4 @@
-// The safetensors reader and writer: round trips, and every lie a header can tell.
+// The safetensors reader and writer: round trips, and every kind of damaged header.
 #include "model/safetensors.h"
 
 #include <gtest/gtest.h>
