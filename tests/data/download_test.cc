@@ -131,7 +131,7 @@ TEST_F(Downloads, GoesOnWhereItWasCutOff) {
 TEST_F(Downloads, TheMessageOfACutSaysHowToGoOn) {
   const std::string message = fetch("/cut/10/data.bin");
   EXPECT_SAYS(message, "the part received is kept in " + part().string());
-  EXPECT_SAYS(message, "run the command again to go on");
+  EXPECT_SAYS(message, "run the command again to resume");
 }
 
 TEST_F(Downloads, AServerThatCannotGoOnStartsAgain) {

@@ -191,7 +191,7 @@ TEST(Text, OneFileIsCutIntoThree) {
   config.data = folder.write("short.txt", "a").string();
   EXPECT_EQ(refusal(config), "text: no usable training rows");
   config.data.clear();
-  EXPECT_SAYS(refusal(config, ExitCode::kUsage), "name it with --data");
+  EXPECT_SAYS(refusal(config, ExitCode::kUsage), "pass it with --data");
 }
 
 }  // namespace

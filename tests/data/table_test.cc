@@ -142,7 +142,7 @@ TEST_F(TableTask, Refusals) {
   EXPECT_SAYS(refusal(folder.path()), "expected train.csv, train.tsv or train.jsonl in this folder");
   EXPECT_EQ(refusal(folder.write("few.csv", many_rows(9))), "table: no usable test rows");  // a tenth of nine is none
   config.data.clear();
-  EXPECT_SAYS(error_of(ExitCode::kUsage, [&] { load_task(config); }), "name it with --data");
+  EXPECT_SAYS(error_of(ExitCode::kUsage, [&] { load_task(config); }), "pass it with --data");
 }
 
 // A test file without usable rows is an error; training rows must not silently replace it.
