@@ -194,7 +194,7 @@ Pretrained Pretrained::load(const std::filesystem::path& folder) {
 Tokenizer tokenizer_of(const std::filesystem::path& folder, const PretrainedConfig& config) {
   Tokenizer tokenizer = Tokenizer::load(folder);
   if (tokenizer.size() > config.vocabulary)
-    throw data_error("{}: the tokenizer has {} tokens, the model only {}; expected files of one model", folder.string(),
+    throw data_error("{}: the tokenizer has {} tokens and the model {}; expected files of one model", folder.string(),
                      tokenizer.size(), config.vocabulary);
   return tokenizer;
 }
