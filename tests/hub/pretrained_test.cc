@@ -107,7 +107,7 @@ TEST(Pretrained, HalfPrecisionAndShardsAreReadAsWell) {
       0.1);
   folder.write("model.safetensors.index.json", R"({"weight_map": {"a": "../x.safetensors"}})");
   EXPECT_TRUE(contains(error_of(ExitCode::kData, [&] { Pretrained::load(folder.path()); }),
-                       "in the same folder, got ../x.safetensors"));
+                       "in the same folder, got \"../x.safetensors\""));
 }
 
 TEST(Pretrained, MistakesAreNamed) {
