@@ -44,7 +44,7 @@ class STRATA_API Tree {
   int64_t tokens() const { return tokens_; }
   int64_t families() const { return static_cast<int64_t>(domain_.size()); }
   int64_t depth() const;  // families on the longest path from the root to a leaf
-  int64_t cost() const { return view().cost(); }
+  int64_t cost() const;   // view().cost()
 
   const std::vector<int32_t>& child_begin() const { return child_begin_; }
   const std::vector<int32_t>& children() const { return children_; }

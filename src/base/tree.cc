@@ -102,6 +102,8 @@ Status Tree::make(int64_t tokens, std::vector<int32_t> child_begin, std::vector<
   return {};
 }
 
+int64_t Tree::cost() const { return view().cost(); }
+
 TreeView Tree::view() const { return {tokens_, families(), child_begin_.data(), children_.data(), kind_.data()}; }
 
 int64_t Tree::position_tables() const { return kind_.empty() ? 0 : 1 + *std::max_element(kind_.begin(), kind_.end()); }
