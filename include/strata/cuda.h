@@ -1,6 +1,6 @@
 // The same problems on an NVIDIA GPU: link strata::cuda. Everything a problem points to is device memory of the current
-// device, weights and lengths included (what they hold is not checked); trees are host memory. Calls queue their work
-// on a stream and return at once: no allocation, no synchronisation, so that they can be captured into graphs. They are
+// device, including weights and lengths (their contents are not checked); trees are host memory. Calls queue their work
+// on a stream and return at once. They neither allocate nor synchronise, so they can be captured into graphs. They are
 // deterministic: the same bits from run to run.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace strata::cuda {
 
 using Stream = void*;  // a cudaStream_t; null is the default stream
 
-// Whether there is a GPU these kernels run on; the status says why not.
+// Whether these kernels can run on the current device; the status says why not.
 STRATA_API Status available();
 
 // The families of kernels, fastest first: Hopper's warpgroup products (compute capability 9.0 alone), tensor cores of
@@ -33,29 +33,29 @@ struct KernelChoice {
   Kernels forward, backward;
 };
 
-// As if a block of this chip could have no more shared memory than this: chips differ, and kernels and tiles are chosen
-// by what fits. For tests.
+// Acts as if a block could use no more shared memory than this. Chips differ, and kernels and tiles are chosen by what
+// fits. For tests.
 STRATA_API void limit_shared_memory(int bytes);
 
-STRATA_API std::string device_name();  // of the current device; empty where there is none to run on
+STRATA_API std::string device_name();  // of the current device; empty if these kernels cannot run on it
 
 // bfloat16 and float16 with 1 to 5 levels run on tensor cores, where their tiles fit into the chip's shared memory
-// (docs/PERFORMANCE.md); float32, float64 and more levels on SIMT kernels. With a bias gradient the bias must not
-// broadcast: dbias has one place per batch and head. `workspace` is device memory.
+// (docs/PERFORMANCE.md); float32, float64 and more levels run on SIMT kernels, much slower. With a bias gradient the
+// bias must not broadcast over batch or heads: dbias has one slice per batch and head. `workspace` is device memory.
 STRATA_API KernelChoice hkt_kernels(const HktProblem& problem);
 STRATA_API Status hkt_forward(const HktProblem& problem, const HktOutputs& outputs, Stream stream);
 STRATA_API size_t hkt_backward_workspace(const HktProblem& problem);  // bytes
 STRATA_API Status hkt_backward(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients,
                                void* workspace, Stream stream);
 
-// The order in which the trees of a batch are processed: made once, on the host, for all layers and both directions.
-// The caller copies `numbers` to the device and hands both to the calls below.
+// The order in which the trees of a batch are processed: made once, on the host, for all layers, forward and backward.
+// The caller copies `numbers` to the device and passes both to the calls below.
 struct HsaPlan {
   std::vector<int32_t> numbers;
   std::vector<int64_t> depth_begin;  // families of depth d: depth_begin[d] .. depth_begin[d + 1] - 1
   int64_t families = 0, leaves = 0;
   int64_t widest_family = 0;                         // children
-  int64_t position_tables = 0, position_places = 0;  // that the families with positions reach into
+  int64_t position_tables = 0, position_places = 0;  // the smallest position table that these families need
   // Where in `numbers` each table starts.
   int64_t child_begin = 0, children = 0, sequence = 0, kind = 0, batch_of = 0, first_token = 0, leaf_begin = 0,
           roots = 0;
@@ -77,8 +77,8 @@ STRATA_API Status hsa_stream_forward(const HsaStreamProblem& problem, const HsaS
                                      Stream stream);
 STRATA_API Status hsa_stream_backward(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs,
                                       const HsaStreamGradients& gradients, void* workspace, Stream stream);
-// Lengths are device memory and not looked at: where the cache has no room for the next token, it stays as it is and
-// the output is NaN.
+// Lengths are device memory and are not checked. If the cache has no room for the next token, the cache is unchanged
+// and the output is NaN.
 STRATA_API Status hsa_stream_step(const HsaStreamStep& step, Stream stream);
 
 // Depthwise filters.

@@ -2,8 +2,8 @@
 //
 //   S_ij = scale * sum_l a_{h,l} <q^(l)_{i >> l}, k^(l)_{j >> l}> + bias_ij        o_i = sum_j softmax_j(S_ij) v_j
 //
-// Level l has T_l = ceil(T / 2^l) rows. The causal mask (j <= i) and the lengths count level-0 tokens. A row that may
-// see no key gives o = 0, lse = -inf and zero gradients. One level is ordinary ("flat") attention.
+// Level l has T_l = ceil(T / 2^l) rows. The causal mask (j <= i) and the lengths count level-0 tokens. A row without a
+// visible key gives o = 0, lse = -inf and zero gradients. One level is ordinary ("flat") attention.
 #pragma once
 
 #include "strata/export.h"
@@ -18,7 +18,14 @@ inline constexpr int kMaxHeadSize = 256;
 // Rows of level l: ceil(tokens / 2^level).
 constexpr int64_t hkt_level_tokens(int64_t tokens, int level) { return (tokens + (int64_t{1} << level) - 1) >> level; }
 
-// What is attended to what. "Compute type" is double for kFloat64 and float otherwise.
+// What attention without a mask costs, in score products: the sum over levels of T_l^2.
+constexpr int64_t hkt_cost(int64_t tokens, int levels) {
+  int64_t products = 0;
+  for (int l = 0; l < levels; ++l) products += hkt_level_tokens(tokens, l) * hkt_level_tokens(tokens, l);
+  return products;
+}
+
+// The inputs of one call. "Compute type" is double for kFloat64 and float otherwise.
 struct HktProblem {
   DType dtype = DType::kFloat32;  // of q, k, v, bias, out and their gradients
   int64_t batch = 0;
@@ -53,7 +60,7 @@ struct HktGradients {
   View dk[kMaxLevels];
   View dv;
   void* dweights = nullptr;  // (heads, levels), dense, compute type
-  View dbias;  // null data: not wanted. A batch or head stride of 0 sums over that axis, in a fixed order.
+  View dbias;  // null data: not computed. A batch or head stride of 0 sums over that axis, in a fixed order.
 };
 
 // One new token per sequence against cached keys: q[l] is the current query of level l, one row per head.
@@ -86,8 +93,8 @@ STRATA_API Status hkt_decode(const HktDecode& decode);
 STRATA_API Status hkt_forward_ref(const HktProblem& problem, const HktOutputs& outputs);
 STRATA_API Status hkt_backward_ref(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients);
 
-// The dense (tokens x tokens) matrices of one sequence and head, kFloat64 only; masked scores are -inf. Either may be
-// null.
+// The dense (tokens x tokens) matrices of one sequence and head, kFloat64 only; masked scores are -inf. `scores` and
+// `attention` may be null.
 STRATA_API Status hkt_materialize(const HktProblem& problem, int64_t batch, int64_t head, double* scores,
                                   double* attention);
 

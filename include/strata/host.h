@@ -1,9 +1,9 @@
-// What this machine's CPU and the libraries under torch get wrong together, and the environment variables that repair
-// it.
+// Workarounds for two faults of the libraries below torch, by environment variables.
 //
-// 1. Some hypervisors announce AMX but hide CPUID leaf 0x1D, which has the tile sizes, and some kernels refuse AMX.
-//    oneDNN then computes every bfloat16 product with an illegal instruction. ONEDNN_MAX_CPU_ISA keeps it below AMX.
-// 2. An OpenBLAS that is older than the CPU falls back to kernels of 2004. OPENBLAS_CORETYPE names better ones.
+// 1. Some hypervisors announce AMX but hide CPUID leaf 0x1D, which has the tile sizes; some operating systems do not
+//    enable AMX. oneDNN then crashes with an illegal instruction at its first bfloat16 product. ONEDNN_MAX_CPU_ISA
+//    keeps it below AMX.
+// 2. An OpenBLAS that is older than the CPU falls back to kernels of 2004. OPENBLAS_CORETYPE selects better ones.
 //
 // oneDNN reads its variable at its first product, OpenBLAS when it is loaded.
 #pragma once
@@ -22,36 +22,37 @@ struct CpuidLeaf {
 };
 using Cpuid = std::function<CpuidLeaf(uint32_t leaf, uint32_t subleaf)>;
 
-// The CPU's own answers; zeros on other architectures. STRATA_CPUID replaces some, for tests: a comma-separated list of
-// LEAF.SUBLEAF=EAX:EBX:ECX:EDX in hexadecimal.
+// CPUID of this CPU; zeros on other architectures. STRATA_CPUID replaces some leaves, for tests: a comma-separated list
+// of LEAF.SUBLEAF=EAX:EBX:ECX:EDX in hexadecimal.
 STRATA_API Cpuid host_cpuid();
 
 struct HostCpu {
   std::string name;
-  bool avx = false, avx2 = false, avx512 = false, amx = false;  // announced, and kept by the operating system
-  std::string amx_problem;                                      // why AMX cannot be used although it is announced
+  // The CPU has it and the operating system saves its registers.
+  bool avx = false, avx2 = false, avx512 = false, amx = false;
+  std::string amx_problem;  // why AMX cannot be used although the CPU announces it
 };
-// kernel_allows_amx asks the operating system; it is called only where the CPU has AMX.
+// kernel_allows_amx asks the operating system; it is called only if the CPU has AMX.
 STRATA_API HostCpu host_cpu(const Cpuid& cpuid, const std::function<bool()>& kernel_allows_amx);
-STRATA_API const HostCpu& host_cpu();  // of this machine, asked once
+STRATA_API const HostCpu& host_cpu();  // of this machine, read once
 
-// The kernels that the loaded OpenBLAS has chosen, for example "Haswell"; empty when none is loaded.
+// The kernels that the loaded OpenBLAS uses, for example "Haswell"; empty if OpenBLAS is not loaded.
 STRATA_API std::string openblas_core();
 
 struct HostSetting {
   std::string name, value;  // of an environment variable
   std::string reason;       // one sentence
 };
-// What should be set for this CPU and this choice of OpenBLAS.
+// The settings that this CPU and this choice of OpenBLAS need.
 STRATA_API std::vector<HostSetting> host_settings(const HostCpu& cpu, const std::string& openblas_core);
-// Of those, for this machine, what the environment leaves open. A variable that is set is the user's decision.
+// The settings that this machine needs and the environment does not have. A variable that is set is never changed.
 STRATA_API std::vector<HostSetting> missing_host_settings();
 
-// For main(): sets what is missing, says so on standard error, and starts the program again, since libraries that are
-// loaded have read their variables. Returns where nothing was missing.
+// For main(): sets the missing variables, says so on standard error, and starts the program again, because libraries
+// that are already loaded have read their variables. Returns if nothing was missing.
 STRATA_API void settle_host(char** argv, const std::vector<HostSetting>& more = {});
 
 }  // namespace strata
 
-// missing_host_settings() for Python, before torch is loaded: lines of NAME, VALUE and reason, with tabs between them.
+// missing_host_settings() for Python, before torch is loaded: lines of NAME, VALUE and reason, separated by tabs.
 extern "C" STRATA_API const char* strata_missing_host_settings();

@@ -9,8 +9,7 @@
 //
 // q, k, v and kappa of a node are the weighted means over its leaves, |c| the sum of their weights. The plain form and
 // the masked tree (causal: earlier siblings only) tie the rows of a node to its mean query, which sees later tokens of
-// the same node: right for encoders, NOT safe for autoregressive use. For that there is the streaming form,
-// hsa_stream.h.
+// the same node: right for encoders, NOT safe for autoregressive use. Use the streaming form for that (hsa_stream.h).
 #pragma once
 
 #include "strata/export.h"
@@ -45,7 +44,7 @@ struct HsaProblem {
 };
 
 struct HsaOutputs {
-  View out;               // (batch, heads, tokens, value_size); rows of no sequence are left alone
+  View out;               // (batch, heads, tokens, value_size); rows outside all sequences are not written
   void* score = nullptr;  // (sequences, heads), compute type: f(root)
 };
 
@@ -54,9 +53,9 @@ struct HsaGradients {
   const void* dscore = nullptr;  // (sequences, heads); null: zero
 
   View dq, dk, dv;             // overwritten on the rows of the sequences
-  View dweights;               // (batch, heads, tokens, 1), per head; null data: not wanted. 0 where a weight is 0.
-  View dkey_bias;              // (batch, heads, tokens, 1); null data: not wanted
-  void* dpositions = nullptr;  // (heads, kinds, places, places); null: not wanted
+  View dweights;               // (batch, heads, tokens, 1), per head; null data: not computed. 0 where a weight is 0.
+  View dkey_bias;              // (batch, heads, tokens, 1); null data: not computed
+  void* dpositions = nullptr;  // (heads, kinds, places, places); null: not computed
 };
 
 STRATA_API Status hsa_forward(const HsaProblem& problem, const HsaOutputs& outputs);

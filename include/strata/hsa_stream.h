@@ -4,8 +4,9 @@
 // The tree is the left-packed b-ary one: a node of height h covers b^h tokens from a multiple of b^h on, whatever the
 // length. Token i sees itself and, at every height, the earlier siblings n of its ancestor (all of them complete):
 //
-//   p_n ~ exp(s <q_i, k_n> + kappa_n + E_h(place of the ancestor, place of n) + log|n|)        one softmax over all of
-//   them
+//   p_n ~ exp(s <q_i, k_n> + kappa_n + E_h(place of the ancestor, place of n) + log|n|)
+//
+// under one softmax over all of these nodes.
 #pragma once
 
 #include "strata/export.h"
@@ -43,8 +44,8 @@ struct HsaStreamGradients {
   ConstView dout;
   const void* dlse = nullptr;  // (batch, heads, tokens); null: zero
   View dq, dk, dv;             // overwritten
-  View dkey_bias;              // (batch, heads, tokens, 1); null data: not wanted
-  void* dpositions = nullptr;  // like positions; null: not wanted. Weights get no gradient here.
+  View dkey_bias;              // (batch, heads, tokens, 1); null data: not computed
+  void* dpositions = nullptr;  // like positions; null: not computed. Weights get no gradient here.
 };
 
 STRATA_API Status hsa_stream_forward(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs);
@@ -58,9 +59,9 @@ STRATA_API Status hsa_stream_backward_ref(const HsaStreamProblem& problem, const
 // Heights that a stream of `tokens` tokens reaches: the digits of `tokens` in base b.
 STRATA_API int64_t hsa_stream_heights(int64_t tokens, int branching);
 
-// One new token per sequence against the cache, which then takes it in. The cache holds at height h the complete
-// siblings of the newest token's ancestor: digit h of the length, in base b, many. All arrays are dense and of the
-// compute type.
+// One new token per sequence attends to the cache and is then added to it. At height h the cache holds the complete
+// siblings of the newest token's ancestor; their number is digit h of the length in base b. All arrays are dense and of
+// the compute type.
 struct HsaStreamStep {
   DType dtype = DType::kFloat32;  // kFloat32 or kFloat64
   int64_t batch = 0;
@@ -88,7 +89,10 @@ struct HsaStreamStep {
 };
 STRATA_API Status hsa_stream_step(const HsaStreamStep& step);
 
-// How many entries a cache holds after `tokens` tokens: the sum of its digits in base b.
+// How many entries a cache holds after `tokens` tokens: the sum of the digits of `tokens` in base b.
 STRATA_API int64_t hsa_stream_entries(int64_t tokens, int branching);
+
+// What streaming attention costs, in score products: token t sees itself and hsa_stream_entries(t) entries.
+STRATA_API int64_t hsa_stream_cost(int64_t tokens, int branching);
 
 }  // namespace strata

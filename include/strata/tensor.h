@@ -6,7 +6,7 @@
 namespace strata {
 
 // How numbers are stored. Sums are taken in the *compute type*: double for kFloat64, float for the others. kFloat16 is
-// for CUDA alone.
+// supported on CUDA only.
 enum class DType { kFloat32, kFloat64, kBFloat16, kFloat16 };
 
 // Strided views of a (batch, head, token, channel) array; strides count elements, and a stride of 0 broadcasts.
@@ -21,7 +21,7 @@ struct View {
   operator ConstView() const { return {data, {stride[0], stride[1], stride[2], stride[3]}}; }  // NOLINT: like pointers
 };
 
-// Views of a dense row-major (batch, heads, tokens, channels) array; the number of batches does not enter.
+// Views of a dense row-major (batch, heads, tokens, channels) array; the strides do not depend on the batch size.
 inline View dense_view(void* data, int64_t heads, int64_t tokens, int64_t channels) {
   return {data, {heads * tokens * channels, tokens * channels, channels, 1}};
 }

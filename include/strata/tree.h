@@ -1,8 +1,8 @@
 // A nested signal: a tree over the tokens of one sequence (docs/MATH.md, section 2.1).
 //
 // Leaves are tokens, in sequence order. An inner node is a *family* of children with a domain, and covers a contiguous
-// range of leaves. Families are stored breadth first, so that one pass forwards goes top-down and one backwards goes
-// bottom-up; nothing recurses, and a chain of a million families is as good a tree as any.
+// range of leaves. Families are stored breadth first: a forward pass over them goes top-down, a backward pass goes
+// bottom-up. Nothing recurses, so a chain of a million families is a valid tree.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,23 @@ namespace strata {
 enum class Domain : uint8_t { kSet, kSequence, kGrid, kGraph };
 STRATA_API const char* domain_name(Domain domain);
 
-// What the kernels see of a tree. A child is a token t >= 0, or family f written as ~f.
+// A tree as the kernels read it. A child is a token t >= 0, or family f written as ~f.
 struct TreeView {
   int64_t tokens = 0;
   int64_t families = 0;                  // 0 only when there are no tokens; family 0 is the root
   const int32_t* child_begin = nullptr;  // (families + 1): where each family's children start
   const int32_t* children = nullptr;
   const int32_t* kind = nullptr;  // (families): which position table a family uses, -1 for none; see Tree::kind
+
+  // What attention on this tree costs, in score products: the sum over families of children^2.
+  int64_t cost() const {
+    int64_t products = 0;
+    for (int64_t f = 0; f < families; ++f) {
+      const int64_t size = child_begin[f + 1] - child_begin[f];
+      products += size * size;
+    }
+    return products;
+  }
 };
 
 class STRATA_API Tree {
@@ -33,9 +43,8 @@ class STRATA_API Tree {
 
   int64_t tokens() const { return tokens_; }
   int64_t families() const { return static_cast<int64_t>(domain_.size()); }
-  int64_t depth() const;  // families on the longest way from the root to a leaf
-  // sum over families of children^2: what attention on this tree costs, in score products.
-  int64_t cost() const;
+  int64_t depth() const;  // families on the longest path from the root to a leaf
+  int64_t cost() const;   // view().cost()
 
   const std::vector<int32_t>& child_begin() const { return child_begin_; }
   const std::vector<int32_t>& children() const { return children_; }
@@ -43,17 +52,17 @@ class STRATA_API Tree {
   int32_t width(int64_t family) const { return width_[family]; }  // of a grid, in children; 0 otherwise
 
   // Which position table a family uses, the same for every tree: sequences use table 0, grids of width w table w; sets
-  // and graphs have no positions (-1). position_tables() is how many tables this tree reaches into.
+  // and graphs have no positions (-1). position_tables() is one more than the highest table that this tree uses.
   int32_t kind(int64_t family) const { return kind_[family]; }
   int64_t position_tables() const;
   int64_t largest_family() const;
 
   TreeView view() const;
 
-  // An indented picture, one node a line; long families are cut in the middle.
+  // An indented picture of at most max_lines lines: one per node, and one for a whole family of tokens.
   std::string to_string(int64_t max_lines = 60) const;
 
-  // The general way in: families breadth first, children as in TreeView. Everything is checked; a refusal names the
+  // The general constructor: families breadth first, children as in TreeView. Everything is checked; an error names the
   // node.
   static Status make(int64_t tokens, std::vector<int32_t> child_begin, std::vector<int32_t> children,
                      std::vector<Domain> domains, std::vector<int32_t> widths, Tree* tree);
@@ -77,27 +86,27 @@ STRATA_API Status star_tree(int64_t tokens, Domain domain, Tree* tree);
 // Left-packed: a family of height h ends at the multiples of branching^(h + 1), whatever the number of tokens.
 STRATA_API Status balanced_tree(int64_t tokens, int64_t branching, Domain domain, Tree* tree);
 
-// windows[h] children per family of height h, the last one repeated up to the root; the first boundary lies at `shift`
-// tokens (0 <= shift < windows[0]) so that trees with moved boundaries can be compared.
+// windows[h] children per family of height h, the last entry repeated up to the root. The first boundary lies at
+// `shift` tokens (0 <= shift < windows[0]), so that trees with shifted boundaries can be compared.
 STRATA_API Status window_tree(int64_t tokens, const std::vector<int64_t>& windows, int64_t shift, Domain domain,
                               Tree* tree);
 
-// A height x width image read row by row, in the order of quadtree_order(): families are 2 x 2 grids (cut at the
+// A height x width image whose tokens are in the order of quadtree_order(): families are 2 x 2 grids (cut at the
 // border).
 STRATA_API Status quadtree(int64_t height, int64_t width, Tree* tree);
-// order[t] = row * width + column of the token t of quadtree(): the way to permute an image before attention, and back.
+// order[t] = row * width + column of token t of quadtree(): the permutation of an image before attention.
 STRATA_API std::vector<int64_t> quadtree_order(int64_t height, int64_t width);
 
-// parent[n] is the parent of node n, -1 for the root; nodes without children are tokens, in the order of their numbers,
-// and children stand in the order of their tokens.
+// parent[n] is the parent of node n, -1 for the root. Nodes without children are tokens, in the order of their numbers;
+// children are sorted by their first token.
 STRATA_API Status tree_from_parents(const std::vector<int64_t>& parent, Domain domain, Tree* tree);
 
-// "[MAX 2 9 [MIN 4 7 ] 0 ]": every whitespace-separated word is a token; a word that begins with '[' opens a family
-// that it belongs to itself, the word "]" closes it and belongs to it as well.
+// "[MAX 2 9 [MIN 4 7 ] 0 ]": every whitespace-separated word is a token. A word that begins with '[' opens a family and
+// is its first child; the word "]" closes the family and is its last child.
 STRATA_API Status tree_from_brackets(const std::string& text, Tree* tree);
 
-// The same tree with families of at most max_children: a larger family gets families of its own kind in between, evenly
-// filled, as many heights of them as it takes. Grids are refused, as their rows would be torn apart.
+// The same tree with families of at most max_children children. A larger family gets as many heights of inner families
+// of its own domain as needed, evenly filled. Grids that are too large are an error: splitting would separate rows.
 STRATA_API Status split_families(const Tree& tree, int64_t max_children, Tree* split);
 
 }  // namespace strata

@@ -7,7 +7,7 @@
 
 from strata import _library
 
-_library.load()  # first: it prepares the machine for torch, which the others import
+_library.load()  # before the other imports, because it must set environment variables before torch is loaded
 
 from strata.hkt import FlatAttention, HktAttention
 from strata.hkt_cache import HktCache
@@ -35,9 +35,9 @@ __all__ = [
     "Tree",
     "best_tree",
     "causal_filter",
+    "hierarchy_score",
     "hkt_attention",
     "hkt_decode",
-    "hierarchy_score",
     "hsa_attention",
     "hsa_stream_attention",
     "inject",

@@ -1,4 +1,6 @@
-"""Finds and loads the operator library, libstrata_torch.so, on a machine that is prepared for it."""
+"""Finds and loads the operator library, libstrata_torch.so, and sets the environment variables that torch needs."""
+
+from __future__ import annotations
 
 import ctypes
 import os
@@ -7,7 +9,7 @@ import warnings
 from pathlib import Path
 
 
-def candidates():
+def candidates() -> list[Path]:
     """Where the library may be, most explicit first."""
     if os.environ.get("STRATA_LIBRARY"):
         return [Path(os.environ["STRATA_LIBRARY"])]
@@ -19,12 +21,12 @@ def candidates():
         found.append((here / LIBRARY).resolve())
     except ImportError:
         pass
-    # In a checkout: what `make build` leaves.
+    # In a checkout: the result of `make build`.
     found.append(here.parent.parent / "build" / "release" / "lib" / "libstrata_torch.so")
     return found
 
 
-def find():
+def find() -> Path:
     paths = candidates()
     for path in paths:
         if path.exists():
@@ -36,30 +38,31 @@ def find():
     )
 
 
-def settle_host(core):
-    """Sets or asks for the environment variables without which torch crashes or is slow on this machine
-    (include/strata/host.h). core: libstrata.so, which needs no torch."""
+def settle_host(core: Path) -> None:
+    """Sets the environment variables without which torch crashes or is slow on this machine (include/strata/host.h).
+    Warns if it may be too late. core: libstrata.so, which does not need torch."""
     missing = ctypes.CDLL(str(core)).strata_missing_host_settings
     missing.restype = ctypes.c_char_p
     for line in missing().decode().splitlines():
         name, value, reason = line.split("\t")
         os.environ[name] = value  # for oneDNN, which reads it at its first product, and for child processes
         if name == "ONEDNN_MAX_CPU_ISA" and "torch" not in sys.modules:
-            continue  # in time
+            continue  # not too late
         warnings.warn(
-            f"strata: {reason}. It may be too late to change it in this process; set it before Python starts: export {name}={value}",
+            f"strata: {reason}. {name} may be set too late for this process; set it before Python starts: "
+            f"export {name}={value}",
             RuntimeWarning,
             stacklevel=4,
         )
 
 
-def load():
+def load() -> None:
     path = find()
     core = path.with_name("libstrata.so")
-    settle_host(core)  # before torch, unless the caller has imported it
+    settle_host(core)  # before torch, unless the caller has already imported it
     import torch
 
-    settle_host(core)  # by now OpenBLAS is loaded and says what it chose
+    settle_host(core)  # again: now OpenBLAS is loaded and reports which kernels it uses
     try:
         torch.ops.load_library(str(path))
     except OSError as error:

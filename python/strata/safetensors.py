@@ -1,9 +1,25 @@
-"""Tensors on disk in the safetensors format, with no package beyond torch."""
+"""Tensors on disk in the safetensors format: by the `safetensors` package if installed, else by the code below."""
+
+from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import torch
+
+try:
+    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import save_file
+
+    HAS_PACKAGE = True
+except ImportError:  # not in Debian 12
+    HAS_PACKAGE = False
+
+FilePath = str | os.PathLike[str]
+Tensors = dict[str, torch.Tensor]
 
 _TYPES = {
     "F64": torch.float64,
@@ -20,59 +36,61 @@ _TYPES = {
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 
 
-def _bytes_of(tensor):
-    # numpy has no bfloat16; bytes are bytes
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-
-
-def save_safetensors(path, tensors, metadata=None):
-    """Writes a dict of tensors; to a temporary file first, so that an interrupted write leaves the old file whole."""
-    header, data, offset = {}, [], 0
-    if metadata:
-        header["__metadata__"] = {str(key): str(value) for key, value in metadata.items()}
+def save_safetensors(path: FilePath, tensors: Mapping[str, torch.Tensor], metadata: Mapping | None = None) -> None:
+    """Writes named tensors, to a temporary file first, so that an interrupted write leaves the old file unchanged."""
     for name, tensor in tensors.items():
-        raw = _bytes_of(tensor)
-        header[name] = {
-            "dtype": _NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, offset + len(raw)],
-        }
-        offset += len(raw)
-        data.append(raw)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    temporary = f"{path}.writing"
+        if tensor.dtype not in _NAMES:
+            raise ValueError(f'tensor "{name}": expected one of {", ".join(_TYPES)}, got {tensor.dtype}')
+    notes = {str(key): str(value) for key, value in (metadata or {}).items()}
+    temporary = f"{os.fspath(path)}.writing"
     try:
-        with open(temporary, "wb") as out:
-            out.write(len(text).to_bytes(8, "little"))
-            out.write(text)
-            for raw in data:
-                out.write(raw)
+        (_write_by_package if HAS_PACKAGE else _write)(temporary, tensors, notes)
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:
         if os.path.exists(temporary):
             os.remove(temporary)
         raise
 
 
-def _load_entry(path, name, entry, data):
-    dtype = _TYPES.get(entry.get("dtype"))
-    begin, end = entry["data_offsets"]
-    if dtype is None or not 0 <= begin <= end <= len(data):
-        raise ValueError(f'{path}: tensor "{name}" has dtype {entry.get("dtype")} and bytes {begin} to {end} of {len(data)}')
-    count = 1
-    for size in entry["shape"]:
-        count *= size
-    if count * torch.empty((), dtype=dtype).element_size() != end - begin:
-        raise ValueError(f'{path}: tensor "{name}" of shape {entry["shape"]} does not fit its {end - begin} bytes')
-    if count == 0:
-        return torch.empty(entry["shape"], dtype=dtype)
-    return torch.frombuffer(bytearray(data[begin:end]), dtype=dtype).reshape(entry["shape"])
-
-
-def load_safetensors(path):
+def load_safetensors(path: FilePath) -> tuple[Tensors, dict[str, str]]:
     """Returns (tensors, metadata)."""
+    if not HAS_PACKAGE:
+        return _read(path)
+    try:
+        with safe_open(os.fspath(path), framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path}: not a safetensors file: {error}") from error
+
+
+def _write_by_package(path: str, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> None:
+    # Clones, because the package rejects tensors that share memory.
+    dense = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    try:
+        save_file(dense, path, metadata or None)
+    except SafetensorError as error:
+        raise OSError(f"{path}: could not write: {error}") from error
+
+
+def _write(path: str, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> None:
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    data: list[bytes] = []
+    offset = 0
+    for name, tensor in tensors.items():
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        raw = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""  # as bytes: numpy has no bfloat16
+        shape, end = list(tensor.shape), offset + len(raw)
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+        data.append(raw)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        out.writelines(data)
+
+
+def _read(path: FilePath) -> tuple[Tensors, dict[str, str]]:
     with open(path, "rb") as file:
         raw = file.read()
     length = int.from_bytes(raw[:8], "little")
@@ -82,9 +100,24 @@ def load_safetensors(path):
         header = json.loads(raw[8 : 8 + length])
     except ValueError as error:
         raise ValueError(f"{path}: not a safetensors file: its header is not JSON ({error})") from error
-    metadata = header.pop("__metadata__", {})
     data = memoryview(raw)[8 + length :]
     try:
-        return {name: _load_entry(path, name, entry, data) for name, entry in header.items()}, metadata
+        metadata = header.pop("__metadata__", {})
+        return {name: _tensor(path, name, entry, data) for name, entry in header.items()}, metadata
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a safetensors file: its header is malformed ({error!r})") from error
+
+
+def _tensor(path: FilePath, name: str, entry: dict[str, Any], data: memoryview) -> torch.Tensor:
+    dtype = _TYPES.get(entry["dtype"])
+    begin, end = entry["data_offsets"]
+    if dtype is None or not 0 <= begin <= end <= len(data):
+        raise ValueError(
+            f'{path}: tensor "{name}" has dtype {entry["dtype"]} and bytes {begin} to {end} of {len(data)}'
+        )
+    count = math.prod(entry["shape"])
+    if count * torch.empty((), dtype=dtype).element_size() != end - begin:
+        raise ValueError(f'{path}: tensor "{name}" of shape {entry["shape"]} does not fit its {end - begin} bytes')
+    if count == 0:
+        return torch.empty(entry["shape"], dtype=dtype)
+    return torch.frombuffer(bytearray(data[begin:end]), dtype=dtype).reshape(entry["shape"])

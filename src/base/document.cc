@@ -9,7 +9,7 @@
 namespace strata {
 namespace {
 
-// Tokens and families together must be countable in 32 bits: 2^30 of each at most.
+// Trees count tokens and families together in 32 bits: at most 2^30 of each.
 constexpr int64_t kMaxBytes = int64_t{1} << 30;
 constexpr int64_t kMaxLeaves = int64_t{1} << 30;
 
@@ -39,12 +39,12 @@ Status check_utf8(const std::string& text, const char* name) {
     const auto byte = static_cast<unsigned char>(text[at]);
     const int64_t length = byte < 0x80 ? 1 : byte < 0xC0 ? 0 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : byte < 0xF8 ? 4 : 0;
     if (length == 0) {
-      return invalid(name, ": expected UTF-8, got ", hex(byte), " at byte ", at, ": no code point begins with it");
+      return invalid(name, ": expected UTF-8, got ", hex(byte), " at byte ", at, ", which starts no code point");
     }
     for (int64_t i = 1; i < length; ++i) {
       if (at + i >= size) {
         return invalid(name, ": expected UTF-8, got a code point of ", length, " bytes at byte ", at,
-                       " that the end of the text cuts short");
+                       " cut short by the end of the text");
       }
       if ((static_cast<unsigned char>(text[at + i]) & 0xC0) != 0x80) {
         return invalid(name, ": expected UTF-8, got a code point of ", length, " bytes at byte ", at, " cut short by ",
@@ -53,7 +53,7 @@ Status check_utf8(const std::string& text, const char* name) {
     }
     const uint32_t value = decode(text, at).value;
     static constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-    const char* reason = value < kLeast[length]               ? "longer than it needs to be"
+    const char* reason = value < kLeast[length]               ? "longer than necessary"
                          : value >= 0xD800 && value <= 0xDFFF ? "half of a surrogate pair"
                          : value > 0x10FFFF                   ? "beyond U+10FFFF"
                                                               : nullptr;
@@ -151,10 +151,10 @@ void DocumentBuilder::words(const std::string& text, Span span) {
 }
 
 Status DocumentBuilder::image(Span markup) {
-  // Words take a byte each at least; images alone can outgrow the text.
+  // Every word takes at least one byte of the text, so only images can exceed the limit.
   const int64_t patches = static_cast<int64_t>(rows_) * columns_;
   if (patches > kMaxLeaves - static_cast<int64_t>(leaves_.size())) {
-    return invalid("image at byte ", markup.begin, ": expected at most 2^30 leaves in all, got ", patches,
+    return invalid("image at byte ", markup.begin, ": expected at most 2^30 leaves in total, got ", patches,
                    " more after ", leaves_.size());
   }
   open(Domain::kGrid, columns_);
@@ -178,7 +178,7 @@ Status DocumentBuilder::finish(Document* document) {
 
 namespace {
 
-// Whether whitespace holds a blank line: two line ends, of which "\r\n" is one.
+// Whether whitespace holds a blank line: two line ends, where "\r\n" counts as one.
 bool has_blank_line(const std::string& text, Span space) {
   int lines = 0;
   for (int64_t at = space.begin; at < space.end; ++at) {
@@ -198,7 +198,7 @@ Status document_from_text(const std::string& text, TextLeaf leaf, Document* docu
   for (int level = 0; level < 3; ++level) builder.open(Domain::kSequence);  // document, paragraph, sentence
   const auto size = static_cast<int64_t>(text.size());
   bool sentence_over = false;
-  int64_t next_byte = 0;  // the first that is no leaf yet, with kByte
+  int64_t next_byte = 0;  // with kByte: the first byte that is not a leaf yet
   for (int64_t gap = after_byte_order_mark(text); gap < size;) {
     const int64_t at = skip_space(text, gap, size);
     const int64_t end = word_end(text, at, size);
@@ -227,7 +227,7 @@ Status document_from_text(const std::string& text, TextLeaf leaf, Document* docu
     sentence_over = ends_sentence(text, {at, end}) || (sentence_over && only_closing_marks(text, {at, end}));
     gap = end;
   }
-  if (leaf == TextLeaf::kByte && next_byte == 0) {  // nothing but white space
+  if (leaf == TextLeaf::kByte && next_byte == 0) {  // nothing but whitespace
     for (int64_t c = 0; c < size; ++c) builder.leaf({c, c + 1});
   }
   return builder.finish(document);

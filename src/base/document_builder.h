@@ -15,25 +15,25 @@ struct Span {
   int64_t begin = 0, end = 0;
 };
 
-// Refuses broken UTF-8 and texts too long for 32-bit trees. `name` begins the message: "text", "markdown", "json".
+// Rejects broken UTF-8 and texts too long for 32-bit trees. `name` begins the message: "text", "markdown", "json".
 Status check_utf8(const std::string& text, const char* name);
 
 // The code point at byte `at` of a text that passed check_utf8.
 CodePoint decode(const std::string& text, int64_t at);
 bool is_space(uint32_t code_point);
 
-// The first code point at or after `at` that is no whitespace; `end` if there is none.
+// The first code point at or after `at` that is not whitespace; `end` if there is none.
 int64_t skip_space(const std::string& text, int64_t at, int64_t end);
 // The end of the word that begins at `at`.
 int64_t word_end(const std::string& text, int64_t at, int64_t end);
 
 bool ends_sentence(const std::string& text, Span word);       // . ! ? … 。 ！ ？, then closing quotes and brackets
-bool only_closing_marks(const std::string& text, Span word);  // » alone, as French sets it: still the sentence before
+bool only_closing_marks(const std::string& text, Span word);  // a separate » continues the sentence, as in French
 
 // Where the text begins after a byte order mark.
 int64_t after_byte_order_mark(const std::string& text);
 
-// Families come into being with their first leaf, so that empty ones never reach the tree.
+// A family is added to the tree with its first leaf, so empty families never reach it.
 class DocumentBuilder {
  public:
   DocumentBuilder(int patch_rows, int patch_columns) : rows_(patch_rows), columns_(patch_columns) {}

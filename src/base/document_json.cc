@@ -21,7 +21,7 @@ class JsonReader {
  private:
   enum class Expect { kValue, kFirstElement, kKey, kFirstMember, kAfterValue };
 
-  // 0 past the end; a NUL in the text fits nowhere in the grammar, so they need no telling apart.
+  // 0 past the end. JSON has no place for a NUL character either, so callers need not distinguish the two.
   char peek() const { return at_ < size_ ? text_[at_] : '\0'; }
   bool take(char c) {
     if (at_ >= size_ || text_[at_] != c) return false;
@@ -47,7 +47,7 @@ class JsonReader {
   const int64_t size_;
   DocumentBuilder& builder_;
   int64_t at_ = 0;
-  std::string nesting_;  // '[' and '{' as they are open
+  std::string nesting_;  // the open brackets, '[' or '{', outermost first
   Expect expect_ = Expect::kValue;
 };
 
@@ -77,7 +77,7 @@ void JsonReader::close() {
 }
 
 void JsonReader::scalar(int64_t begin) {
-  if (nesting_.empty()) builder_.open(Domain::kSequence);  // the root is a family, whatever the document
+  if (nesting_.empty()) builder_.open(Domain::kSequence);  // the root is always a family
   builder_.leaf({begin, at_});
 }
 
@@ -86,7 +86,7 @@ Status JsonReader::read_string(Span* inside) {
   const int64_t opening = at_++;
   inside->begin = at_;
   while (true) {
-    if (at_ >= size_) return refuse(text("'\"' to close the string of byte ", opening));
+    if (at_ >= size_) return refuse(text("'\"' to close the string opened at byte ", opening));
     const auto byte = static_cast<unsigned char>(text_[at_]);
     if (byte == '"') break;
     if (byte < 0x20) return refuse("an escape in place of a control character in a string");
@@ -130,7 +130,7 @@ Status JsonReader::read_number() {
   return {};
 }
 
-// At '{': reads {"image": "..."}, or leaves everything as it was. Looks over one string at most, so time stays linear.
+// At '{': reads {"image": "..."}, or changes nothing. It reads at most one string ahead, so time stays linear.
 Status JsonReader::read_image(bool* found) {
   const int64_t begin = at_++;
   *found = false;
@@ -148,7 +148,7 @@ Status JsonReader::read_image(bool* found) {
     }
   }
   if (*found) return builder_.image({begin, at_});
-  at_ = begin;  // the ordinary way, which words the refusal
+  at_ = begin;  // read it as an ordinary object, which also reports errors
   return {};
 }
 

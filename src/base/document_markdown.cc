@@ -1,4 +1,4 @@
-// Markdown, line by line: the parts of it that carry nesting, and images.
+// Markdown, line by line: only the constructs that carry nesting, and images.
 #include "base/document_builder.h"
 #include "base/text.h"
 #include "strata/document.h"
@@ -36,7 +36,7 @@ class MarkdownReader {
   DocumentBuilder& builder_;
   int64_t at_ = 0;                 // where the next line begins
   Span line_;                      // without its line end
-  int64_t mark_ = 0;               // where the line's first character that is no whitespace stands
+  int64_t mark_ = 0;               // position of the line's first character that is not whitespace
   std::vector<int64_t> sections_;  // levels of the open sections
   bool in_list_ = false;
   bool in_block_ = false;
@@ -97,7 +97,7 @@ int64_t MarkdownReader::image_end(int64_t at, int64_t end) const {
 // Words and images of a span; with `sentences`, in families of their own.
 Status MarkdownReader::inlines(Span span, bool sentences) {
   if (sentences) builder_.open(Domain::kSequence);
-  bool over = false;  // the word before ends a sentence, if whitespace follows
+  bool over = false;  // the word before ends a sentence if whitespace follows
   for (int64_t gap = span.begin; gap < span.end;) {
     const int64_t begin = skip_space(text_, gap, span.end);
     if (begin == span.end) break;
@@ -143,7 +143,7 @@ Status MarkdownReader::read_heading() {
   for (; !sections_.empty() && sections_.back() >= level; sections_.pop_back()) builder_.close();
   sections_.push_back(level);
   builder_.open(Domain::kSequence);  // the section
-  // "## Title ##": closing marks are none of the title's words.
+  // "## Title ##": the closing marks are not words of the title.
   int64_t end = line_.end;
   while (end > mark_ + level && (text_[end - 1] == ' ' || text_[end - 1] == '\t')) --end;
   int64_t marks = end;

@@ -1,50 +1,26 @@
 #include "base/hkt_check.h"
 
 #include <cmath>
-#include <initializer_list>
 
+#include "base/check.h"
 #include "base/check_count.h"
 #include "base/text.h"
 
 namespace strata {
 namespace {
 
-struct NamedPointer {
-  std::string name;
-  const void* data;
-};
-
-Status check_present(std::initializer_list<NamedPointer> pointers) {
-  for (const NamedPointer& p : pointers) {
-    if (p.data == nullptr) return invalid(p.name, ": expected a pointer to data, got null; set it before the call");
-  }
-  return {};
-}
-
-Status check_size(const char* name, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return {};
-  return invalid(name, ": expected ", low, " to ", high, ", got ", value);
-}
-
 // What HktProblem and HktDecode have in common.
 template <class Problem>
 Status check_shape(const Problem& p, On on) {
   if (p.batch < 0) return invalid("batch: expected 0 or more, got ", p.batch);
-  if (Status s = check_size("levels", p.levels, 1, kMaxLevels); !s.ok()) return s;
-  if (Status s = check_size("head_size", p.head_size, 1, kMaxHeadSize); !s.ok()) return s;
-  if (Status s = check_size("value_size", p.value_size, 1, kMaxHeadSize); !s.ok()) return s;
+  if (Status s = check_range("levels", p.levels, 1, kMaxLevels); !s.ok()) return s;
+  if (Status s = check_heads(p.head_size, p.value_size, p.scale); !s.ok()) return s;
   if (p.heads < 1 || p.key_heads < 1 || p.heads % p.key_heads != 0) {
     return invalid("heads: expected a positive multiple of key_heads, got heads = ", p.heads,
                    " and key_heads = ", p.key_heads, "; each key head serves heads / key_heads query heads");
   }
-  if (p.dtype != DType::kFloat32 && p.dtype != DType::kFloat64 && p.dtype != DType::kBFloat16 &&
-      (on == On::kHost || p.dtype != DType::kFloat16)) {
-    return invalid("dtype: expected kFloat32, kFloat64 or kBFloat16 (on CUDA also kFloat16), got ",
-                   static_cast<int>(p.dtype));
-  }
-  if (!std::isfinite(p.scale)) return invalid("scale: expected a finite number, got ", p.scale);
-  if (p.threads < 0) return invalid("threads: expected 0 (automatic) or more, got ", p.threads);
-  return {};
+  if (Status s = check_dtype(p.dtype, on); !s.ok()) return s;
+  return check_threads(p.threads);
 }
 
 template <class Problem>
@@ -103,8 +79,7 @@ Status hkt_check(const HktGradients& g, const HktProblem& p) {
     if (!s.ok()) return s;
   }
   if (g.dbias.data == nullptr) return {};
-  if (p.bias.data == nullptr)
-    return invalid("dbias: expected null because bias is null; there is no bias to differentiate");
+  if (p.bias.data == nullptr) return invalid("dbias: expected null, because there is no bias");
   if (p.tokens > 1 && (g.dbias.stride[2] == 0 || g.dbias.stride[3] == 0)) {
     return invalid("dbias: expected non-zero token strides, got ", g.dbias.stride[2], " and ", g.dbias.stride[3],
                    "; only the batch and head axes may be summed over, reduce the others after the call");

@@ -1,5 +1,4 @@
-// Argument checks shared by every HKT backend. Each failure names the argument, what was expected, what came, what to
-// do.
+// Argument checks shared by every HKT backend.
 #pragma once
 
 #include "base/on.h"

@@ -1,11 +1,10 @@
 #include "base/hsa_check.h"
 
 #include <cmath>
-#include <utility>
 
+#include "base/check.h"
 #include "base/check_count.h"
 #include "base/text.h"
-#include "strata/hkt.h"
 
 namespace strata {
 namespace {
@@ -20,12 +19,12 @@ Status check_tree(const HsaProblem& p, int64_t n) {
   const TreeView& tree = p.trees[n];
   if (tree.tokens > 0 && tree.families == 0)
     return invalid("trees[", n, "]: has tokens but no root; build it with Tree");
-  // What a Tree guarantees, as far as memory safety needs it: a view may have been made by hand.
+  // What memory safety needs. A Tree guarantees it, but a view may have been filled in by hand.
   int64_t next_family = 1, tokens = 0;
   for (int64_t f = 0; f < tree.families; ++f) {
     if (tree.child_begin[f] < 0 || tree.child_begin[f] >= tree.child_begin[f + 1] ||
         tree.child_begin[f + 1] > tree.child_begin[tree.families]) {
-      return invalid("trees[", n, "]: family ", f, " has no children, or its offsets go backwards; build it with Tree");
+      return invalid("trees[", n, "]: family ", f, " has no children, or its offsets decrease; build it with Tree");
     }
     for (int32_t at = tree.child_begin[f]; at < tree.child_begin[f + 1]; ++at) {
       const int32_t child = tree.children[at];
@@ -48,18 +47,19 @@ Status check_tree(const HsaProblem& p, int64_t n) {
   return {};
 }
 
-// What the position table and the weights must be for a sequence.
+// Position tables large enough for the families of a sequence, and weights that are finite and not negative.
 Status check_numbers(const HsaProblem& p, int64_t n) {
   const TreeView& tree = p.trees[n];
   if (p.positions != nullptr) {
     for (int64_t f = 0; f < tree.families; ++f) {
       const int64_t size = tree.child_begin[f + 1] - tree.child_begin[f];
       if (tree.kind[f] >= p.kinds) {
-        return invalid("positions: family ", f, " of sequence ", n, " wants table ", tree.kind[f], " of ", p.kinds);
+        return invalid("positions: family ", f, " of sequence ", n, " needs table ", tree.kind[f], ", positions has ",
+                       p.kinds, " tables; use a larger array or make the family a set");
       }
       if (tree.kind[f] >= 0 && size > p.places) {
-        return invalid("positions: family ", f, " of sequence ", n, " has ", size, " children, the table has ",
-                       p.places, " places; use a larger table or make the family a set");
+        return invalid("positions: family ", f, " of sequence ", n, " has ", size, " children, positions has ",
+                       p.places, " places; use a larger array or make the family a set");
       }
     }
   }
@@ -85,25 +85,14 @@ Status hsa_check_trees(const HsaProblem& p) {
 
 Status hsa_check(const HsaProblem& p, On on) {
   ++argument_checks();
-  auto missing = [](const char* name) { return invalid(name, ": expected a pointer to data, got null"); };
   if (p.sequences < 0) return invalid("sequences: expected 0 or more, got ", p.sequences);
   if (p.heads < 1) return invalid("heads: expected 1 or more, got ", p.heads);
-  if (p.head_size < 1 || p.head_size > kMaxHeadSize)
-    return invalid("head_size: expected 1 to ", kMaxHeadSize, ", got ", p.head_size);
-  if (p.value_size < 1 || p.value_size > kMaxHeadSize) {
-    return invalid("value_size: expected 1 to ", kMaxHeadSize, ", got ", p.value_size);
-  }
-  if (p.dtype != DType::kFloat32 && p.dtype != DType::kFloat64 && p.dtype != DType::kBFloat16 &&
-      (on == On::kHost || p.dtype != DType::kFloat16)) {
-    return invalid("dtype: expected kFloat32, kFloat64 or kBFloat16 (on CUDA also kFloat16), got ",
-                   static_cast<int>(p.dtype));
-  }
-  if (!std::isfinite(p.scale)) return invalid("scale: expected a finite number, got ", p.scale);
-  if (p.threads < 0) return invalid("threads: expected 0 (automatic) or more, got ", p.threads);
+  if (Status s = check_heads(p.head_size, p.value_size, p.scale); !s.ok()) return s;
+  if (Status s = check_dtype(p.dtype, on); !s.ok()) return s;
+  if (Status s = check_threads(p.threads); !s.ok()) return s;
   if (p.sequences == 0) return {};
-  if (p.trees == nullptr) return missing("trees");
-  if (p.batch_of == nullptr) return missing("batch_of");
-  if (p.first_token == nullptr) return missing("first_token");
+  Status present = check_present({{"trees", p.trees}, {"batch_of", p.batch_of}, {"first_token", p.first_token}});
+  if (!present.ok()) return present;
   int64_t tokens = 0;
   for (int64_t n = 0; n < p.sequences; ++n) {
     tokens += p.trees[n].tokens;
@@ -112,9 +101,7 @@ Status hsa_check(const HsaProblem& p, On on) {
     if (Status s = check_numbers(p, n); !s.ok()) return s;
   }
   if (tokens == 0) return {};
-  if (p.q.data == nullptr) return missing("q");
-  if (p.k.data == nullptr) return missing("k");
-  return {};
+  return check_present({{"q", p.q.data}, {"k", p.k.data}});
 }
 
 Status hsa_check(const HsaGradients& g, const HsaProblem& p) {
@@ -127,12 +114,8 @@ Status hsa_check(const HsaGradients& g, const HsaProblem& p) {
   if (g.dkey_bias.data != nullptr && p.key_bias.data == nullptr)
     return invalid("dkey_bias: expected null, because there is no key_bias");
   if (tokens == 0) return {};
-  const std::pair<const char*, const void*> needed[] = {
-      {"v", p.v.data}, {"dout", g.dout.data}, {"dq", g.dq.data}, {"dk", g.dk.data}, {"dv", g.dv.data}};
-  for (const auto& [name, data] : needed) {
-    if (data == nullptr) return invalid(name, ": expected a pointer to data, got null; hsa_backward needs it");
-  }
-  return {};
+  return check_present(
+      {{"v", p.v.data}, {"dout", g.dout.data}, {"dq", g.dq.data}, {"dk", g.dk.data}, {"dv", g.dv.data}});
 }
 
 }  // namespace strata

@@ -5,7 +5,7 @@
 
 namespace strata {
 
-// The structure of the trees alone.
+// Checks only the structure of the trees.
 Status hsa_check_trees(const HsaProblem& problem);
 Status hsa_check(const HsaProblem& problem, On on = On::kHost);
 Status hsa_check(const HsaGradients& gradients, const HsaProblem& problem);

@@ -7,6 +7,6 @@ namespace strata {
 
 Status hsa_stream_check(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs, On on = On::kHost);
 Status hsa_stream_check(const HsaStreamGradients& gradients, const HsaStreamProblem& problem);
-Status hsa_stream_check(const HsaStreamStep& step);  // all but what `lengths` holds
+Status hsa_stream_check(const HsaStreamStep& step);  // does not read `lengths`
 
 }  // namespace strata

@@ -1,4 +1,4 @@
-// A tree under construction: families as they come, tokens numbered as they are added.
+// A tree under construction: families in any order, tokens numbered in the order in which they are added.
 #pragma once
 
 #include "strata/tree.h"

@@ -2,7 +2,7 @@
 
 namespace strata {
 
-// Where the arrays of a problem lie. What device memory holds (weights, lengths) is not looked at.
+// Where the arrays of a problem lie. The contents of device memory (weights, lengths) are not checked.
 enum class On { kHost, kDevice };
 
 }  // namespace strata

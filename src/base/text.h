@@ -1,4 +1,4 @@
-// Messages: text("expected ", 3, ", got ", n) glues printable things into one string.
+// Messages: text("expected ", 3, ", got ", n) joins printable values into one string.
 #pragma once
 
 #include <sstream>

@@ -38,13 +38,13 @@ Status Tree::make(int64_t tokens, std::vector<int32_t> child_begin, std::vector<
   }
   if (families == 0 && tokens > 0) return invalid("root: expected a family over ", tokens, " tokens, got none");
 
-  // Breadth first: the inner children of family 0, 1, 2 .. are families 1, 2, 3 .. in this very order. That alone rules
+  // Breadth first: the inner children of families 0, 1, 2 .. are families 1, 2, 3 .. in exactly this order. This rules
   // out cycles, shared children and orphans.
   int64_t next_family = 1;
   for (int64_t f = 0; f < families; ++f) {
     if (child_begin[f] > child_begin[f + 1] || child_begin[f + 1] > child_begin[families]) {
       return invalid("family ", f, ": child_begin goes from ", child_begin[f], " to ", child_begin[f + 1],
-                     "; it must not decrease, nor pass its end ", child_begin[families]);
+                     "; expected increasing offsets of at most ", child_begin[families]);
     }
     if (child_begin[f] == child_begin[f + 1])
       return invalid("family ", f, ": has no children; a family needs at least one");
@@ -52,20 +52,23 @@ Status Tree::make(int64_t tokens, std::vector<int32_t> child_begin, std::vector<
       const int32_t child = children[at];
       if (child >= 0 && child >= tokens)
         return invalid("family ", f, ": token ", child, " is out of range 0 to ", tokens - 1);
-      if (child < 0 && (~child != next_family || next_family >= families)) {
-        return invalid("family ", f, ": inner child ", ~child, " where breadth-first order wants ", next_family,
-                       "; a family may have one parent only, and no cycle");
+      if (child < 0 && ~child >= families)
+        return invalid("family ", f, ": inner child ", ~child, " is out of range 1 to ", families - 1);
+      if (child < 0 && ~child != next_family) {
+        return invalid("family ", f, ": inner child ", ~child, " breaks the breadth-first order, the next one is ",
+                       next_family, "; every family but the root has exactly one parent");
       }
       next_family += child < 0;
     }
     const auto size = child_begin[f + 1] - child_begin[f];
     if (domains[f] == Domain::kGrid && (widths[f] < 1 || widths[f] > size)) {
-      return invalid("family ", f, ": a grid needs a width of 1 to its ", size, " children, got ", widths[f]);
+      return invalid("family ", f, ": expected a grid width of 1 to ", size, ", its number of children, got ",
+                     widths[f]);
     }
   }
-  if (families > 0 && next_family != families) return invalid("family ", next_family, ": belongs to no other family");
+  if (families > 0 && next_family != families) return invalid("family ", next_family, ": is not a child of any family");
 
-  // Leaves in sequence order: bottom-up, each family covers one contiguous range, its children side by side.
+  // Leaves in sequence order: bottom-up, each family covers one contiguous range of tokens.
   std::vector<int64_t> first(families), last(families);
   for (int64_t f = families - 1; f >= 0; --f) {
     int64_t end = -1;
@@ -74,8 +77,7 @@ Status Tree::make(int64_t tokens, std::vector<int32_t> child_begin, std::vector<
       const int64_t begin = child >= 0 ? child : first[~child];
       if (end >= 0 && begin != end) {
         return invalid("family ", f, ": child ", at - child_begin[f], " begins at token ", begin,
-                       " where the one before it ends at ", end,
-                       "; children must lie side by side, without overlap or gap");
+                       ", the child before it ends at ", end, "; expected children without overlap or gap");
       }
       if (end < 0) first[f] = begin;
       end = child >= 0 ? child + 1 : last[~child];
@@ -100,6 +102,8 @@ Status Tree::make(int64_t tokens, std::vector<int32_t> child_begin, std::vector<
   return {};
 }
 
+int64_t Tree::cost() const { return view().cost(); }
+
 TreeView Tree::view() const { return {tokens_, families(), child_begin_.data(), children_.data(), kind_.data()}; }
 
 int64_t Tree::position_tables() const { return kind_.empty() ? 0 : 1 + *std::max_element(kind_.begin(), kind_.end()); }
@@ -108,15 +112,6 @@ int64_t Tree::largest_family() const {
   int64_t largest = 0;
   for (int64_t f = 0; f < families(); ++f) largest = std::max<int64_t>(largest, child_begin_[f + 1] - child_begin_[f]);
   return largest;
-}
-
-int64_t Tree::cost() const {
-  int64_t sum = 0;
-  for (int64_t f = 0; f < families(); ++f) {
-    const int64_t size = child_begin_[f + 1] - child_begin_[f];
-    sum += size * size;
-  }
-  return sum;
 }
 
 int64_t Tree::depth() const {

@@ -1,4 +1,4 @@
-// Builders of trees. Those that read input make a loose tree of nodes first and lay it out breadth first at the end.
+// Builders of trees. Those that read input build a LooseTree first and store it breadth first at the end.
 #include <algorithm>
 #include <limits>
 
@@ -57,15 +57,14 @@ Status window_tree(int64_t tokens, const std::vector<int64_t>& windows, int64_t 
   if (shift < 0 || shift >= windows[0]) return invalid("shift: expected 0 to ", windows[0] - 1, ", got ", shift);
   if (tokens == 0) return LooseTree().finish(tree);
 
-  // Height by height: `row` holds the nodes of the current height, tokens to begin with.
+  // Height by height from the tokens up; `below` counts the nodes of the height below.
   struct Level {
     std::vector<int64_t> begin;  // of each family: index of its first child in the row below, and one past the end
   };
   std::vector<Level> levels;
   int64_t below = tokens;
   do {
-    const int64_t window =
-        std::min(windows[std::min(levels.size(), windows.size() - 1)], below);  // no wider than there is
+    const int64_t window = std::min(windows[std::min(levels.size(), windows.size() - 1)], below);
     Level level;
     level.begin.push_back(0);
     const int64_t first = levels.empty() && shift > 0 ? shift : window;
@@ -182,7 +181,8 @@ Status tree_from_parents(const std::vector<int64_t>& parent, Domain domain, Tree
       return invalid("parent[", n, "]: expected -1 (the root) or another node below ", nodes, ", got ", parent[n]);
     }
     if (parent[n] == -1) {
-      if (root >= 0) return invalid("parent[", n, "]: a second root; node ", root, " is one already");
+      if (root >= 0)
+        return invalid("parent[", n, "]: is a second root; expected one, and node ", root, " is the first");
       root = n;
     } else {
       ++child_count[parent[n]];
@@ -195,7 +195,7 @@ Status tree_from_parents(const std::vector<int64_t>& parent, Domain domain, Tree
     if (child_count[n] == 0) first_token[n] = loose.tokens++;
     if (parent[n] >= 0) children[parent[n]].push_back(n);
   }
-  std::vector<int64_t> order = {root};  // from the root down; nodes on a cycle are never met
+  std::vector<int64_t> order = {root};  // from the root down; nodes on a cycle are not reached
   for (size_t at = 0; at < order.size(); ++at)
     order.insert(order.end(), children[order[at]].begin(), children[order[at]].end());
   if (static_cast<int64_t>(order.size()) != nodes) {
@@ -205,7 +205,7 @@ Status tree_from_parents(const std::vector<int64_t>& parent, Domain domain, Tree
   for (size_t at = order.size(); at-- > 1;) {
     first_token[parent[order[at]]] = std::min(first_token[parent[order[at]]], first_token[order[at]]);
   }
-  // Children in the order of their tokens, whatever their numbers.
+  // Children are sorted by their first token, not by their numbers.
   std::vector<int32_t> family(nodes, -1);
   family[root] = loose.add_family(domain);
   if (child_count[root] == 0) loose.families[0].children.push_back(0);
@@ -236,12 +236,12 @@ Status tree_from_brackets(const std::string& text, Tree* tree) {
     if (word[0] == '[') open.push_back(loose.add_family(Domain::kSequence, open.back()));
     loose.add_token(open.back());
     if (word == "]") {
-      if (open.size() == 1) return invalid("brackets: \"]\" at byte ", at, " closes nothing");
+      if (open.size() == 1) return invalid("brackets: \"]\" at byte ", at, " closes no bracket");
       open.pop_back();
     }
     at = end;
   }
-  if (open.size() > 1) return invalid("brackets: ", open.size() - 1, " brackets are not closed at the end of the text");
+  if (open.size() > 1) return invalid("brackets: ", open.size() - 1, " brackets are still open at the end of the text");
   if (loose.tokens == 0) loose.families.clear();
   return loose.finish(tree);
 }

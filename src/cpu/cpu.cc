@@ -40,7 +40,7 @@ Isa initial_isa() {
   for (Isa isa : supported) {
     if (std::strcmp(wanted, isa_name(isa)) == 0) return isa;
   }
-  std::fprintf(stderr, "strata: STRATA_ISA=%s is not one this host and build support (portable", wanted);
+  std::fprintf(stderr, "strata: STRATA_ISA=%s is not supported by this host and build (supported: portable", wanted);
   for (size_t at = 1; at < supported.size(); ++at) std::fprintf(stderr, ", %s", isa_name(supported[at]));
   std::fprintf(stderr, "); using %s\n", isa_name(supported.back()));
   return supported.back();
@@ -76,7 +76,8 @@ std::vector<Isa> supported_isas() {
 Isa current_isa() { return chosen_isa(); }
 
 Status set_isa(Isa isa) {
-  if (!host_has(isa)) return invalid("isa: this host or build has no ", isa_name(isa), "; see supported_isas()");
+  if (!host_has(isa))
+    return invalid("isa: this host or build does not support ", isa_name(isa), "; see supported_isas()");
   chosen_isa() = isa;
   return {};
 }

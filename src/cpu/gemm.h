@@ -1,7 +1,7 @@
 // Small matrix products on tiles that sit in the cache:  C[r][:] = init + sum_k A(r, k) * B[k][:]
 //
-// B and C rows are whole vectors; A is read one number at a time and broadcast, so it needs no packing and no padding.
-// A register block of kRows x kVectors accumulators lives through the whole sum.
+// Rows of B and C are whole vectors; A is read one number at a time and broadcast, so it needs no packing and no
+// padding. A register block of kRows x kVectors accumulators holds the whole sum.
 #pragma once
 
 #include "cpu/simd.h"
@@ -45,7 +45,7 @@ struct StartRowScaled {  // C = C * factor (per row) + A B
   Vec<T> operator()(int64_t r, int64_t v) const { return load(c + r * step + v * kLanes<T>) * factor[r]; }
 };
 template <class T>
-struct StartUpsampled {  // every number of the coarse tile, twice in both directions
+struct StartUpsampled {  // every number of the coarse tile is repeated twice in both directions
   const T* coarse;
   int64_t step;
   Vec<T> operator()(int64_t r, int64_t v) const {

@@ -1,4 +1,4 @@
-// The public calls: check, then hand over to the kernels of the current instruction set.
+// The public calls: check the arguments, then run the kernels of the current instruction set.
 #include "strata/hkt.h"
 
 #include <cstring>

@@ -1,7 +1,7 @@
-// HKT backward (docs/MATH.md, section 1.4). A work item owns one key head of one sequence and a run of query tiles: it
-// goes through the tiles in order and adds into its own dk and dv, so no two threads ever add to the same number. Where
-// there are too few heads to keep threads busy, the queries of a head are cut into several items, whose dk and dv are
-// then summed in order. How they are cut depends on the shape alone, never on the number of threads.
+// HKT backward (docs/MATH.md, section 1.4). A work item owns one key head of one sequence and a run of query tiles. It
+// processes the tiles in order and adds into its own dk and dv, so no two threads ever add to the same number. If there
+// are too few heads to keep all threads busy, the queries of a head are split into several items, whose dk and dv are
+// then summed in order. The split depends only on the shape, never on the number of threads.
 #include "cpu/hkt_backward_tile.h"
 #include "cpu/hkt_bias_cpu.h"
 #include "cpu/hkt_cpu_kernels.h"
@@ -82,7 +82,8 @@ void sum_blocks(const T* fine, int64_t fine_lanes, int64_t rows, T* coarse, int6
   }
 }
 
-// A coarse pair counts when any of its fine pairs does. In place: the coarse table never overtakes the fine one.
+// A coarse pair is allowed if any of its fine pairs is. Works in place: writes of the coarse table never pass reads of
+// the fine one.
 void coarsen_allowed(const uint8_t* fine, int64_t fine_lanes, int64_t rows, uint8_t* coarse, int64_t lanes) {
   for (int64_t r = 0; r < rows; r += 2) {
     for (int64_t x = 0; x < lanes; ++x) {
@@ -155,14 +156,14 @@ void finish_queries(const Head<S>& head, const HktGradients& g, int64_t b, int64
     if (!last_of_block) continue;
     const Rows<S> dq = rows_of<S>(g.dq[l], b, h);
     const int64_t first = i0 >> l;
-    const int64_t count = level_rows(min(kTile, head.length - i0), l);
+    const int64_t count = level_rows(head.queries(i0), l);
     const int64_t lanes = level_lanes<T>(l);
     const T factor = static_cast<T>(p.scale) * head.weights[l];
     double product = 0;
     for (int64_t x = 0; x < count; ++x) {
       for (int64_t c = 0; c < p.head_size; ++c) {
         const T sum = space.dq[l][c * lanes + x];
-        // A row no allowed pair reaches adds nothing, whatever its query holds.
+        // A row without an allowed pair adds nothing, whatever its query holds.
         if (sum != T(0)) product += static_cast<double>(sum) * static_cast<double>(widen(head.q[l].at(first + x, c)));
         narrow(factor * sum, &dq.at(first + x, c));
       }
@@ -179,8 +180,8 @@ void backward_queries(const Head<S>& head, const HktOutputs& outputs, const HktG
   for (int l = 0; l < p.levels; ++l) {
     const int64_t lanes = level_lanes<T>(l);
     const T factor = static_cast<T>(p.scale) * head.weights[l];
-    pack_rows<S, T>(head.q[l], i0 >> l, level_rows(min(kTile, head.length - i0), l), p.head_size, factor,
-                    space.queries[l], lanes, space.key_width);
+    pack_rows<S, T>(head.q[l], i0 >> l, level_rows(head.queries(i0), l), p.head_size, factor, space.queries[l], lanes,
+                    space.key_width);
     const bool first_of_block = (i0 & ((int64_t{1} << l) - 1)) == 0;
     if (first_of_block) memset(space.dq[l], 0, sizeof(T) * p.head_size * lanes);
   }
@@ -228,7 +229,7 @@ bool backward(const HktProblem& p, const HktOutputs& outputs, const HktGradients
   const Workspace tiles(measure.used(), threads);
   Arena measure_grads(nullptr);
   KeyGradients<T> sized_grads(p, measure_grads);
-  // With one item per key head its gradients are written at once, and a buffer per thread is enough.
+  // With one item per key head, its gradients are written immediately, and one buffer per thread is enough.
   const Workspace key_gradients(measure_grads.used(), cut.chunks == 1 ? threads : items);
   const Workspace weight_gradients(items * group * p.levels * static_cast<int64_t>(sizeof(double)), 1);
   if (!tiles.ok() || !key_gradients.ok() || !weight_gradients.ok()) return false;

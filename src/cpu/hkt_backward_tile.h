@@ -1,5 +1,5 @@
 // One tile of queries in the backward pass: its packed operands, and P and dS against one tile of keys. Shared by the
-// gradients of q, k, v and the weights (hkt_backward_cpu.cc) and by that of the bias (hkt_bias_cpu.cc).
+// gradients of q, k, v and the weights (hkt_backward_cpu.cc) and by the gradient of the bias (hkt_bias_cpu.h).
 #pragma once
 
 #include "cpu/hkt_tile.h"
@@ -24,14 +24,14 @@ struct BackwardTile {
   T* lse;               // in units of log 2; +inf for queries that see no key, which makes their P zero
   T* row_term;          // D_i = <dO_i, o_i> - dlse_i
   T* dscore;            // (keys, kTile): dP, then dS
-  bool finite_queries;  // no infinity or NaN among what belongs to the queries
+  bool finite_queries;  // no operand of the queries is infinite or NaN
 };
 
 template <class S, class T>
 void pack_backward(const Head<S>& head, const HktOutputs& outputs, const HktGradients& g, int64_t b, int64_t h,
                    int64_t i0, BackwardTile<T>& tile) {
   const HktProblem& p = head.p;
-  const int64_t count = min(kTile, head.length - i0);
+  const int64_t count = head.queries(i0);
   const Rows<const S> dout = rows_of<S>(g.dout, b, h);
   const Rows<S> out = rows_of<S>(outputs.out, b, h);
   const int64_t row = (b * p.heads + h) * p.tokens + i0;

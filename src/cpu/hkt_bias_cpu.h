@@ -1,8 +1,8 @@
 // The gradient of the bias, dbias = dS, summed over the batch and head axes that dbias broadcasts.
 //
-// It is a pass of its own, over tiles of queries: each item walks the (sequence, head) pairs that share a bias in their
-// order, so the sum is the same at any number of threads and needs no T x T buffer. The price is that the scores are
-// computed once more, and only for those who ask for this gradient.
+// This is a separate pass over tiles of queries: each item processes the (sequence, head) pairs that share a bias in a
+// fixed order, so the sum is the same at any number of threads and needs no T x T buffer. The scores are computed a
+// second time, but only if this gradient is requested.
 #pragma once
 
 #include "cpu/hkt_backward_tile.h"

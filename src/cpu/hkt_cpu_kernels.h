@@ -1,4 +1,4 @@
-// The launchers of this instruction set.
+// The HKT kernels of this instruction set.
 #pragma once
 
 #include "cpu/simd.h"

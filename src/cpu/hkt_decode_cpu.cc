@@ -1,5 +1,5 @@
 // One decoding step: a single query per head against the cached keys of every level. It reads each key and value once,
-// so memory bounds it; the coarse levels cost 1/2, 1/4, .. of the finest.
+// so it is limited by memory bandwidth; the coarse levels cost 1/2, 1/4, .. of the finest.
 #include "cpu/hkt_cpu_kernels.h"
 #include "cpu/parallel.h"
 #include "cpu/storage.h"

@@ -77,7 +77,7 @@ bool forward(const HktProblem& p, const HktOutputs& outputs, int threads) {
   if (!workspace.ok()) return false;
   const int64_t tiles = (p.tokens + kTile - 1) / kTile;
   parallel_items(p.batch * p.heads * tiles, threads, [&](int64_t item, int thread) {
-    // The longest causal rows first, so that no thread is left with them at the end.
+    // The longest causal rows come first, so that the last items are short and threads finish together.
     const int64_t tile = tiles - 1 - item % tiles;
     const int64_t bh = item / tiles;
     forward_item<S>(p, outputs, bh / p.heads, bh % p.heads, tile * kTile, workspace.piece(thread));

@@ -1,7 +1,7 @@
-// The pieces that the forward and the backward pass share: a tile of kTile queries against a tile of kTile keys.
+// What the forward and the backward pass share: a tile of kTile queries against a tile of kTile keys.
 //
-// Tiles are held transposed, S[j][i]: a vector holds one key against consecutive queries. The softmax then runs down
-// the rows without any horizontal step, and keys and values are broadcast from where they lie, unpacked.
+// Tiles are stored transposed, S[j][i]: a vector holds one key against consecutive queries. The softmax then runs down
+// the rows without any horizontal step, and keys and values are broadcast from their place in memory, unpacked.
 #pragma once
 
 #include "cpu/gemm.h"
@@ -17,9 +17,10 @@ template <class T>
 constexpr int64_t level_lanes(int l) {
   return round_up((kTile >> l) > 0 ? kTile >> l : 1, kLanes<T>);
 }
+// hkt_level_tokens() of strata/hkt.h, which these files must not call (cpu/simd.h).
 inline int64_t level_rows(int64_t n, int l) { return (n + (int64_t{1} << l) - 1) >> l; }
 
-// Hands out pieces of one allocation; with a null base it only counts the bytes.
+// Distributes one allocation; with a null base it only counts the bytes.
 class Arena {
  public:
   explicit Arena(void* base) : base_(static_cast<char*>(base)) {}
@@ -54,7 +55,9 @@ struct Head {
     if (has_bias) bias = rows_of<S>(p.bias, b, h);
   }
 
-  // Keys from here on are seen by no query of the tile that starts at i0.
+  // Queries of the tile that starts at i0 that are not padding.
+  int64_t queries(int64_t i0) const { return min(kTile, length - i0); }
+  // The queries of the tile that starts at i0 see only keys below this.
   int64_t key_limit(int64_t i0) const { return p.causal ? min(length, i0 + kTile) : length; }
 
   const HktProblem& p;
@@ -84,12 +87,12 @@ struct ScoreTile {
   T* scores[kMaxLevels];   // (rows, lanes): the mix of the levels from l up; scores[0] is S in units of log 2
   T* key_scratch[kMaxLevels];
   T* value_scratch;
-  uint8_t* allowed;  // (key, query) pairs that count; filled for careful tiles only
+  uint8_t* allowed;  // (key, query) pairs that are not masked; filled only if `careful`
 
   // Of the current key tile:
   DenseRows<T> keys[kMaxLevels];
   DenseRows<T> values;
-  // Does the tile hold masked pairs next to an infinite or NaN operand? Then 0 * NaN must not reach the real rows, and
+  // Whether the tile holds masked pairs and an infinite or NaN operand. Then 0 * NaN must not reach the real rows, and
   // the products are taken pair by pair.
   bool careful;
 };
@@ -98,14 +101,14 @@ template <class S, class T>
 void pack_queries(const Head<S>& head, int64_t i0, ScoreTile<T>& tile) {
   for (int l = 0; l < head.p.levels; ++l) {
     const T factor = static_cast<T>(head.p.scale) * head.weights[l] * kLog2E<T>;
-    const int64_t count = level_rows(min(kTile, head.length - i0), l);
+    const int64_t count = level_rows(head.queries(i0), l);
     pack_transposed<S, T>(head.q[l], i0 >> l, count, head.p.head_size, factor, tile.queries[l], level_lanes<T>(l));
   }
 }
 
 template <class S, class T>
 void add_bias(const Head<S>& head, int64_t i0, int64_t j0, int64_t n, T* scores) {
-  const int64_t queries = min(kTile, head.length - i0);
+  const int64_t queries = head.queries(i0);
   for (int64_t i = 0; i < queries; ++i) {
     for (int64_t j = 0; j < n; ++j) scores[j * kTile + i] += kLog2E<T> * widen(head.bias.at(i0 + i, j0 + j));
   }
@@ -114,7 +117,7 @@ void add_bias(const Head<S>& head, int64_t i0, int64_t j0, int64_t n, T* scores)
 // Where bias is -inf the score must be -inf even when the product is NaN, so it is assigned rather than added.
 template <class S, class T>
 void assign_bias_mask(const Head<S>& head, int64_t i0, int64_t j0, int64_t n, T* scores) {
-  const int64_t queries = min(kTile, head.length - i0);
+  const int64_t queries = head.queries(i0);
   for (int64_t i = 0; i < queries; ++i) {
     for (int64_t j = 0; j < n; ++j) {
       if (widen(head.bias.at(i0 + i, j0 + j)) == -kInfinity<T>) scores[j * kTile + i] = -kInfinity<T>;
@@ -134,8 +137,8 @@ void assign_causal_mask(int64_t i0, int64_t j0, int64_t n, T* scores) {
   }
 }
 
-// S for the keys j0 .. j0 + n, coarsest level first: each level starts from the up-sampled mix of those above it, so a
-// coarse product is computed once and reused by its 2^l x 2^l fine pairs.
+// S for the keys j0 .. j0 + n, coarsest level first: each level starts from the up-sampled mix of the levels above it,
+// so a coarse product is computed once and reused by its 2^l x 2^l fine pairs.
 template <class S, class T>
 void score_tile(const Head<S>& head, int64_t i0, int64_t j0, int64_t n, ScoreTile<T>& tile) {
   const int top = head.p.levels - 1;
@@ -172,7 +175,7 @@ void score_tile(const Head<S>& head, int64_t i0, int64_t j0, int64_t n, ScoreTil
   }
 }
 
-// To be called before the scores turn into probabilities.
+// Must be called before the scores are turned into probabilities.
 template <class T>
 void note_allowed(ScoreTile<T>& tile, int64_t n) {
   for (int64_t at = 0; at < n * kTile; ++at) tile.allowed[at] = tile.scores[0][at] != -kInfinity<T>;

@@ -46,7 +46,7 @@ uint64_t saved_states() {
 #endif
 }
 
-// Linux lends AMX's tile registers to programs that ask.
+// Linux grants AMX's tile registers only to programs that request them.
 bool kernel_allows_amx() {
 #ifdef STRATA_X86
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
@@ -67,8 +67,8 @@ std::string brand(const Cpuid& cpuid) {
   return std::strlen(name) > 0 ? name : "unknown";
 }
 
-// How wide the vectors of a choice of OpenBLAS are: 0 for SSE, 1 for AVX, 2 for AVX2, 3 for AVX-512. Zen counts as 3:
-// on a Zen 4 its kernels are as fast as those with AVX-512 (measured: sgemm within 2%).
+// The vector width of an OpenBLAS core type: 0 for SSE, 1 for AVX, 2 for AVX2, 3 for AVX-512. Zen counts as 3: on a
+// Zen 4 its kernels are as fast as those with AVX-512 (measured: sgemm within 2%).
 int openblas_width(const std::string& core) {
   static const std::map<std::string, int> widths = {
       {"Sandybridge", 1}, {"Bulldozer", 1}, {"Piledriver", 1}, {"Steamroller", 1}, {"Excavator", 2},
@@ -80,7 +80,7 @@ int openblas_width(const std::string& core) {
 const char* (*find_openblas_corename())() {
   using Corename = const char* (*)();
   if (void* symbol = dlsym(RTLD_DEFAULT, "openblas_get_corename")) return reinterpret_cast<Corename>(symbol);
-  // Python loads libraries with their symbols to themselves.
+  // Python loads libraries with local symbols, so the symbol must be looked up in the library itself.
   void* found = nullptr;
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* result) {
@@ -88,7 +88,7 @@ const char* (*find_openblas_corename())() {
         void* library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
         if (library == nullptr) return 0;
         void* symbol = dlsym(library, "openblas_get_corename");
-        dlclose(library);  // it stays loaded: others hold it
+        dlclose(library);  // it stays loaded, because others use it
         *static_cast<void**>(result) = symbol;
         return symbol == nullptr ? 0 : 1;
       },
@@ -178,7 +178,7 @@ void settle_host(char** argv, const std::vector<HostSetting>& more) {
   }
   if (missing.empty()) return;
   for (const HostSetting& setting : missing) setenv(setting.name.c_str(), setting.value.c_str(), 1);
-  execv("/proc/self/exe", argv);  // where that fails, the program goes on as it is
+  execv("/proc/self/exe", argv);  // if this fails, the program continues unchanged
 }
 
 }  // namespace strata

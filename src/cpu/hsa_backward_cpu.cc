@@ -1,6 +1,6 @@
-// HSA backward (docs/MATH.md, section 2.4). It needs nothing from the forward pass but its inputs: going bottom-up it
-// recomputes the means and Z and collects mu, mbar and Y; going top-down it turns them into gradients. For a leaf the
-// own score is an ordinary pair of its family; for an inner child the diagonal carries mbar and fbar instead.
+// HSA backward (docs/MATH.md, section 2.4). It needs only the inputs of the forward pass: the bottom-up pass recomputes
+// the means and Z and collects mu, mbar and Y; the top-down pass turns them into gradients. A leaf's own score is an
+// ordinary pair of its family; for an inner child the diagonal carries mbar and fbar instead.
 #include "cpu/hsa_cpu_kernels.h"
 #include "cpu/hsa_family.h"
 
@@ -90,7 +90,7 @@ class HsaBackward {
     dv_ = gradient_rows<S, T>(head, g.dv, s_.leaf_dv, p_.value_size);
   }
 
-  // The root's own numbers, before the way down.
+  // The numbers of the root, before the top-down pass.
   void start_root() {
     memset(s_.dq, 0, sizeof(T) * nodes_.key_width);
     memset(s_.dk, 0, sizeof(T) * nodes_.key_width);
@@ -163,7 +163,8 @@ class HsaBackward {
       for (int64_t j0 = 0; j0 < end; j0 += kTile) {
         const int64_t nk = min(kTile, size - j0);
         family_scores(head_, nodes_, family, i0, nq, j0, nk, lanes, k_rows(children + j0, nk), s_.tile);
-        if (single) memcpy(s_.product, s_.tile.scores, sizeof(T) * nk * lanes);  // kept, the softmax overwrites them
+        if (single)
+          memcpy(s_.product, s_.tile.scores, sizeof(T) * nk * lanes);  // a copy, because the softmax overwrites them
         online_softmax(s_.tile.scores, nk, lanes, s_.tile.peak, s_.tile.sum, s_.tile.factor);
         if (single) memcpy(s_.tile.scores, s_.product, sizeof(T) * nk * lanes);
       }
@@ -194,7 +195,7 @@ class HsaBackward {
   }
 
  private:
-  // What the means, f and |A| of a family owe to each child; the products below add to it.
+  // The gradients that each child gets through the means, f and |A| of its family; the products below add to them.
   void start_children(int64_t family) {
     const T total = nodes_.weight[family];
     const T inverse = total > T(0) ? T(1) / total : T(0);
@@ -337,7 +338,7 @@ class HsaBackward {
 
   void write(Rows<T> from, const View& view, int64_t channels) const {
     const Rows<S> to = head_.template leaves<S>(view);
-    if (static_cast<const void*>(from.data) == static_cast<const void*>(to.data)) return;  // was added to in place
+    if (static_cast<const void*>(from.data) == static_cast<const void*>(to.data)) return;  // it was added to in place
     for (int64_t t = 0; t < head_.tree.tokens; ++t)
       for (int64_t c = 0; c < channels; ++c) narrow(from.at(t, c), &to.at(t, c));
   }
@@ -382,7 +383,7 @@ bool backward(const HsaProblem& p, const HsaGradients& g, int threads) {
   HsaBackwardSpace<T> sized(p, families, tokens, gradient_tokens, measure_shared, measure_own);
   const int64_t table = p.kinds * p.places * p.places;
   const int64_t items = p.sequences * p.heads;
-  // The gradient of a position table sums over families, in order, so those stay with one thread.
+  // The gradient of a position table sums over families in a fixed order, so one thread processes all families.
   const bool by_family = items < threads && g.dpositions == nullptr;
   const Workspace shared(measure_shared.used(), by_family ? 1 : threads), own(measure_own.used(), threads);
   const Workspace tables(g.dpositions == nullptr ? 0 : items * table * static_cast<int64_t>(sizeof(T)), 1);

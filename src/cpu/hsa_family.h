@@ -1,8 +1,8 @@
 // What the HSA passes share: one sequence and head, the means of its nodes, and the scores of a family, tile by tile.
 //
-// As in hkt_tile.h score tiles are transposed, S[b][c]: a row is one sibling b against the children c of the tile. A
-// family of up to kTile children is a single tile; a larger one is walked with an online softmax, so a star costs what
-// flat attention costs.
+// As in hkt_tile.h, score tiles are transposed, S[b][c]: a row is one sibling b against the children c of the tile. A
+// family of up to kTile children is a single tile; a larger one is processed tile by tile with an online softmax, so a
+// star costs what flat attention costs.
 #pragma once
 
 #include "cpu/gemm.h"
@@ -50,7 +50,7 @@ struct HsaHead {
   const T* positions = nullptr;
 };
 
-// The largest tree of a problem: what a work space must hold.
+// The largest tree of a problem, which determines the size of a work space.
 struct LargestTree {
   explicit LargestTree(const HsaProblem& p) {
     for (int64_t n = 0; n < p.sequences; ++n) {
@@ -77,7 +77,7 @@ struct Nodes {
         v(arena.take<T>(families * value_width)) {}
 
   int64_t key_width, value_width;
-  T *weight, *kappa, *f, *Z, *m;  // Z is that of the node's own row among its siblings
+  T *weight, *kappa, *f, *Z, *m;  // Z belongs to the node's own row among its siblings
   T *q, *k, *v;
 };
 
@@ -102,7 +102,7 @@ struct FamilyTile {
   T *peak, *sum, *factor;       // of the online softmax, per lane
 };
 
-// Where each depth begins in breadth-first order: offsets has room for families + 1, the number of depths is returned.
+// Where each depth begins in breadth-first order; `offsets` has room for families + 1. Returns the number of depths.
 inline int64_t depth_offsets(const TreeView& tree, int32_t* offsets) {
   int64_t depths = 0, begin = 0, end = tree.families > 0 ? 1 : 0;
   while (begin < end) {
@@ -116,7 +116,7 @@ inline int64_t depth_offsets(const TreeView& tree, int32_t* offsets) {
   return depths;
 }
 
-// body(family, thread) for every family, those of one depth in parallel: they do not depend on each other.
+// Calls body(family, thread) for every family. Families of one depth run in parallel: they are independent.
 template <class Body>
 void each_family(const int32_t* offsets, int64_t depths, bool bottom_up, int threads, const Body& body) {
   constexpr int64_t kChunk = 16;
@@ -146,8 +146,8 @@ inline bool all_families(const int32_t* children, int64_t count) {
   return largest < 0;
 }
 
-// The rows of consecutive children as dense T, each padded to whole vectors: in place where they lie so, else gathered.
-// Rows of tokens of weight 0 are zeros, whatever the token holds.
+// The rows of consecutive children as dense T, each padded to whole vectors: in place if they are stored so, else
+// gathered into scratch. Rows of tokens of weight 0 are zeros, whatever the token holds.
 template <class S, class T>
 inline DenseRows<T> child_rows(const HsaHead<S>& head, Rows<const S> leaf, const T* node, int64_t width,
                                int64_t channels, const int32_t* children, int64_t count, T* scratch) {

@@ -1,7 +1,7 @@
 // HSA forward (docs/MATH.md, section 2.3). Bottom-up, each family is a small attention of its own: its rows give Z and
 // a local output, its children's Z give f of the family. Top-down, y = acc(A) + m(A) * local. A work item is one
-// sequence and head; where there are fewer of those than threads, the families of each depth are the items. Either way
-// a family is computed the same.
+// sequence and head; if there are fewer of them than threads, the families of each depth are the items. The result of a
+// family does not depend on this choice.
 #include "cpu/hsa_cpu_kernels.h"
 #include "cpu/hsa_family.h"
 
@@ -10,8 +10,8 @@ namespace {
 
 template <class T>
 struct HsaForwardSpace {
-  // What belongs to the sequence comes from `shared`, what belongs to the thread from `own`. Two spaces over the same
-  // shared memory see the same nodes.
+  // Memory of the sequence comes from `shared`, memory of the thread from `own`. Two spaces with the same shared memory
+  // use the same nodes.
   HsaForwardSpace(const HsaProblem& p, int64_t families, int64_t tokens, Arena& shared, Arena& own)
       : nodes(p, families, shared),
         tile(p, own),
@@ -23,7 +23,7 @@ struct HsaForwardSpace {
   Nodes<T> nodes;
   FamilyTile<T> tile;
   T* local;       // (families, value_width): a node's attention on its siblings; then acc(node)
-  T* leaf_local;  // (tokens, value_size): where the output cannot hold it
+  T* leaf_local;  // (tokens, value_size): used if the output cannot hold it
   int32_t* depths;
   T* acc;  // (kTile, value_width): the tile's sums
 };
@@ -64,7 +64,7 @@ void forward_family(const HsaHead<S>& head, int64_t family, Rows<T> leaf_out, Hs
       family_scores(head, nodes, family, i0, nq, j0, nk, lanes, k, tile);
       online_softmax(tile.scores, nk, lanes, tile.peak, tile.sum, tile.factor);
       if (!with_values) continue;
-      for (int64_t y = max(0, i0 - j0); y < min(nk, i0 + nq - j0); ++y) {  // a node's own mass goes down, not out
+      for (int64_t y = max(0, i0 - j0); y < min(nk, i0 + nq - j0); ++y) {  // a node's own mass goes to its children
         if (children[j0 + y] < 0) tile.scores[y * lanes + j0 + y - i0] = 0;
       }
       const DenseRows<T> v =

@@ -71,7 +71,7 @@ void attend(const HsaStreamStep& s, int64_t b, int64_t h) {
     for (int64_t c = 0; c < dv; ++c) out[c] += scores[e] / sum * rows[e][c];
 }
 
-// Takes the token in; b entries of one height become one entry of the next.
+// Adds the token to the cache; b entries of one height become one entry of the next.
 template <class T>
 void append(const HsaStreamStep& s, int64_t b) {
   const int64_t d = s.head_size, dv = s.value_size, B = s.branching;
@@ -134,18 +134,6 @@ Status hsa_stream_backward(const HsaStreamProblem& p, const HsaStreamOutputs& ou
   if (Status s = hsa_stream_check(g, p); !s.ok()) return s;
   return kernel_status(cpu_kernels().hsa_stream_backward(p, outputs, g, threads_or_default(p.threads)),
                        "streaming HSA");
-}
-
-int64_t hsa_stream_heights(int64_t tokens, int branching) {
-  int64_t heights = 1;
-  for (int64_t rest = tokens; rest >= branching; rest /= branching) ++heights;
-  return heights;
-}
-
-int64_t hsa_stream_entries(int64_t tokens, int branching) {
-  int64_t entries = 0;
-  for (int64_t rest = tokens; rest > 0; rest /= branching) entries += rest % branching;
-  return entries;
 }
 
 Status hsa_stream_step(const HsaStreamStep& s) {

@@ -1,7 +1,6 @@
 // Streaming HSA, forward and backward (docs/MATH.md, section 2.5). First the means of all complete nodes; then tiles of
-// kTile queries go through the entries of one height after the other, under one online softmax. Which entries a query
-// sees is a mask: at height h, query i sees the nodes from the first sibling of its ancestor up to, not including, that
-// ancestor.
+// kTile queries process the entries height by height, under one online softmax. A mask decides which entries a query
+// sees: at height h, query i sees the nodes from the first sibling of its ancestor up to, not including, that ancestor.
 #include "cpu/hsa_cpu_kernels.h"
 #include "cpu/hsa_family.h"
 #include "cpu/parallel.h"
@@ -367,7 +366,7 @@ struct StreamBackward {
     }
   }
 
-  // What a node's mean owes to its children.
+  // The gradient that each child gets through the mean of its node.
   void push_down() {
     const int64_t b = head.p.branching, kw = nodes.key_width, vw = nodes.value_width;
     for (int height = heights.count - 1; height >= 1; --height) {

@@ -1,4 +1,4 @@
-// What one instruction set offers: the launchers of its kernels. Arguments have been checked.
+// The kernels of one instruction set. Their arguments have been checked.
 #pragma once
 
 #include "strata/hkt.h"
@@ -9,7 +9,7 @@
 namespace strata {
 
 struct CpuKernels {
-  // Each returns false when its work space could not be had; nothing has been written then.
+  // Each returns false if its work space could not be allocated; it has written nothing then.
   bool (*hkt_forward)(const HktProblem& problem, const HktOutputs& outputs, int threads);
   bool (*hkt_backward)(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients,
                        int threads);
@@ -35,7 +35,7 @@ extern const CpuKernels kKernels;
 }
 #endif
 
-// Those of the current instruction set (src/cpu/cpu.cc).
+// The kernels of the current instruction set (src/cpu/cpu.cc).
 const CpuKernels& cpu_kernels();
 int threads_or_default(int threads);
 Status kernel_status(bool had_memory, const char* mechanism);

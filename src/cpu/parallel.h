@@ -1,5 +1,5 @@
-// Work items over OpenMP threads, each thread with its own piece of one allocation. Which thread runs an item never
-// changes its result, so the bits are the same at any number of threads.
+// Work items over OpenMP threads, each thread with its own part of one allocation. The result of an item never depends
+// on the thread that runs it, so the bits are the same at any number of threads.
 #pragma once
 
 #include <omp.h>
@@ -11,7 +11,7 @@ namespace strata::STRATA_ISA {
 
 class Workspace {
  public:
-  // A distance of one extra line keeps the threads' pieces off the same cache sets.
+  // One extra cache line between the threads' parts keeps them in different cache sets.
   Workspace(int64_t bytes_per_piece, int64_t pieces)
       : step_(round_up(bytes_per_piece, 64) + 64), base_(static_cast<char*>(aligned_alloc(64, step_ * pieces))) {}
   ~Workspace() { free(base_); }

@@ -1,4 +1,4 @@
-// Vectors of whatever width this file is compiled for, through the compiler's vector extensions.
+// Vectors of the width that this file is compiled for, through the compiler's vector extensions.
 //
 // Files that include this are compiled once per instruction set (src/cpu/CMakeLists.txt), each time in a namespace of
 // its own, STRATA_ISA. They must not use standard-library templates or inline functions: the linker keeps one copy of
@@ -75,7 +75,7 @@ inline constexpr T kInfinity = static_cast<T>(__builtin_inf());
 
 // ---------------------------------------------------------------------------------------------- lane shuffles
 
-// Indices as template parameters, because <utility> is not for these files.
+// Indices as template parameters, because these files must not use <utility>.
 template <int... I>
 struct Lanes {};
 template <int N, int... I>
@@ -96,7 +96,7 @@ inline Vec<T> duplicate_lanes(Vec<T> v, bool upper) {
   return duplicate<T>(v, upper, typename MakeLanes<kLanes<T>>::Type());
 }
 
-// The sums of neighbouring lanes of (a, b), in order: the inverse walk of duplicate_lanes.
+// The sums of neighbouring lanes of (a, b), in order: the transpose of duplicate_lanes.
 template <class T, int... I>
 inline Vec<T> pair_sums(Vec<T> a, Vec<T> b, Lanes<I...>) {
   return __builtin_shufflevector(a, b, (2 * I)...) + __builtin_shufflevector(a, b, (2 * I + 1)...);
@@ -179,7 +179,7 @@ inline Vec<T> exp2_fraction(Vec<T> f) {
 // 2^x for x <= 0 (and up to the largest exponent). Far below the smallest normal number, and for -inf, the result is
 // exactly 0; NaN stays NaN.
 #ifdef __AVX512F__
-// The zero-masked forms with a full mask: GCC 12 warns about uninitialised values in its own header for the plain ones.
+// The zero-masked forms with a full mask: in the unmasked ones GCC 12 warns about its own header.
 inline Vec<float> exp2_vector(Vec<float> x) {
   const Vec<float> clamped =
       _mm512_maskz_max_ps(0xffff, splat(2 * Exp2Poly<float>::kSmallest), x);  // max(a, NaN) is NaN

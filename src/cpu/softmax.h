@@ -5,10 +5,10 @@
 
 namespace strata::STRATA_ISA {
 
-// One more tile of `keys` x `lanes` scores, in units of log 2: they become exp2(S - peak), and the running maximum, the
-// sum and the factor exp2(old peak - new peak), by which earlier sums must be multiplied, are brought up to date. A
-// lane that has seen no key yet keeps peak = -inf and subtracts 0, so that its masked scores give 0 and never -inf -
-// (-inf).
+// Processes one more tile of `keys` x `lanes` scores, in units of log 2. The scores become exp2(S - peak). The running
+// maximum, the sum and the factor exp2(old peak - new peak), by which earlier sums must be multiplied, are updated. A
+// lane that has seen no key yet keeps peak = -inf and subtracts 0, so that its masked scores give 0 instead of the NaN
+// of -inf - (-inf).
 template <class T>
 void online_softmax(T* scores, int64_t keys, int64_t lanes, T* peaks, T* sums, T* factors) {
   for (int64_t x = 0; x < lanes; x += kLanes<T>) {
@@ -16,7 +16,7 @@ void online_softmax(T* scores, int64_t keys, int64_t lanes, T* peaks, T* sums, T
     Vec<T> peak = old_peak;
     for (int64_t j = 0; j < keys; ++j) {
       const Vec<T> s = load(scores + j * lanes + x);
-      peak = s > peak ? s : peak;  // passes over NaN, which comes out of exp2 below
+      peak = s > peak ? s : peak;  // skips NaN, which exp2 below passes on
     }
     const Vec<T> reference = peak == splat(-kInfinity<T>) ? Vec<T>{} : peak;
     Vec<T> sum{};
@@ -40,7 +40,7 @@ void start_softmax(int64_t lanes, T* peaks, T* sums) {
   }
 }
 
-// The natural log of the whole sum; -inf where no key counted.
+// The natural log of the whole sum; -inf for a row without visible keys.
 template <class T>
 T softmax_lse(T peak, T sum) {
   return sum == T(0) ? -kInfinity<T> : peak * kLn2<T> + natural_log(sum);

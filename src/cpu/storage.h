@@ -48,7 +48,7 @@ inline bool with_storage(DType dtype, const Run& run) {
       return run(double{});
     case DType::kBFloat16:
       return run(BFloat16{});
-    case DType::kFloat16:  // refused before it comes here
+    case DType::kFloat16:  // rejected by the argument checks
       break;
   }
   return false;
@@ -98,7 +98,7 @@ inline void pack_rows(Rows<const S> rows, int64_t first, int64_t count, int64_t 
   }
 }
 
-// Rows as the products read them: in place where they already are dense T, else through a copy in `scratch`.
+// Rows as the products read them: in place if they are dense T already, else a copy in `scratch`.
 template <class T>
 struct DenseRows {
   const T* data;
@@ -135,7 +135,7 @@ inline void transpose_rows(DenseRows<T> rows, int64_t count, int64_t channels, T
   }
 }
 
-// Is any number infinite or NaN, that is, are all bits of its exponent set?
+// Whether any number is infinite or NaN, that is, has all bits of its exponent set.
 template <class T>
 inline bool any_non_finite(DenseRows<T> rows, int64_t count, int64_t channels) {
   using Int = typename VecTypes<T>::Int;

@@ -9,7 +9,7 @@
 namespace strata {
 namespace {
 
-constexpr uint64_t kJitter = 1, kHide = 2;  // a stream of random numbers for each
+constexpr uint64_t kJitter = 1, kHide = 2;  // separate streams of random numbers
 
 Random random_of(const Augment& augment, int64_t row, uint64_t purpose) {
   return Random(mix(mix(augment.seed + purpose) ^ static_cast<uint64_t>(row)));
@@ -17,7 +17,7 @@ Random random_of(const Augment& augment, int64_t row, uint64_t purpose) {
 
 }  // namespace
 
-// Pixels that come in from outside repeat the edge.
+// Pixels from outside the image repeat the edge.
 std::vector<Token> jitter_image(std::span<const Token> pixels, const Augment& augment, int64_t row) {
   const auto side = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(pixels.size()))));
   if (side * side != static_cast<int64_t>(pixels.size()))

@@ -14,7 +14,7 @@ fs::path cache_folder() {
   }
   const char* home = std::getenv("HOME");
   if (home == nullptr || *home == '\0') {
-    throw usage_error("neither HOME nor XDG_CACHE_HOME says where data may live; set XDG_CACHE_HOME");
+    throw usage_error("cache: expected HOME or XDG_CACHE_HOME to name a folder, got neither; set XDG_CACHE_HOME");
   }
   return fs::path(home) / ".cache" / "strata";
 }
@@ -35,14 +35,14 @@ void write_set(const fs::path& folder, const Json& origin, const Files& files) {
     throw;
   }
   std::error_code error;
-  fs::remove_all(folder, error);  // what was there was incomplete or is being made again
+  fs::remove_all(folder, error);  // an incomplete set, or one that is made again
   fs::rename(beside, folder, error);
   if (error) {
     std::error_code ignored;
     fs::remove_all(beside, ignored);
     // Two processes may make the same set at once; the first to finish wins.
     if (!check_set(folder, false).present)
-      throw output_error("{}: cannot be put in place ({})", folder.string(), error.message());
+      throw output_error("{}: could not move the finished set here ({})", folder.string(), error.message());
   }
 }
 
@@ -69,7 +69,7 @@ SetState check_set(const fs::path& folder, bool read_files) {
       state.problems.push_back(
           fmt::format("{} has {} bytes instead of {}", name, size, facts["bytes"].get<uint64_t>()));
     } else if (read_files && crc32_of(read_raw_file(path)) != facts["crc32"].get<uint32_t>()) {
-      state.problems.push_back(fmt::format("{} is not what was written", name));
+      state.problems.push_back(fmt::format("{} has changed since it was written", name));
     }
   }
   return state;

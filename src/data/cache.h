@@ -1,5 +1,5 @@
-// Where data lives: a folder per set under XDG_CACHE_HOME/strata (or ~/.cache/strata), each with a manifest of its
-// files.
+// The cache of data sets: a folder per set under XDG_CACHE_HOME/strata (or ~/.cache/strata), each with a manifest of
+// its files.
 #pragma once
 
 #include <string>
@@ -12,8 +12,7 @@ namespace strata {
 
 fs::path cache_folder();
 
-// A set is written into a folder beside its own, which takes its name when it is complete: a set that is there is
-// whole.
+// A set is written into a temporary folder, which is renamed when it is complete. A set that exists is complete.
 using Files = std::vector<std::pair<std::string, std::string>>;  // name, content
 void write_set(const fs::path& folder, const Json& origin, const Files& files);
 

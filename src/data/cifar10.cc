@@ -32,7 +32,7 @@ void read_rows(const std::string& bytes, const std::string& name, bool colour, i
   }
   if (bytes.size() % row_size != 0) {
     data.add_problem(
-        fmt::format("{}: the last row is cut off ({} bytes, rows have {})", name, bytes.size() % row_size, row_size));
+        fmt::format("{}: the last row is incomplete ({} bytes, expected {})", name, bytes.size() % row_size, row_size));
   }
 }
 
@@ -42,11 +42,11 @@ TaskData load_cifar10(const DataConfig& config) {
   const fs::path folder = config.data.empty() ? cache_folder() / "cifar10" : fs::path(config.data);
   if (!fs::is_directory(folder)) {
     throw data_error(
-        "{}: expected a folder with CIFAR-10; get it with `strata data get cifar10`, or name a copy with --data",
+        "{}: expected a folder with CIFAR-10; download it with `strata data get cifar10`, or pass a copy with --data",
         folder.string());
   }
   if (config.length != static_cast<int64_t>(kPixels)) {
-    throw usage_error("length: images have {} pixels, got {}", kPixels, config.length);
+    throw usage_error("length: expected {}, the pixels of an image, got {}", kPixels, config.length);
   }
   TaskData data;
   data.vocabulary = kByteVocabulary;
@@ -57,7 +57,7 @@ TaskData load_cifar10(const DataConfig& config) {
   };
   if (const fs::path train = find_split(folder, "train", {".bin"}); !train.empty()) {
     const fs::path test = find_split(folder, "test", {".bin"});
-    if (test.empty()) throw data_error("{}: expected test.bin beside train.bin, and there is none", folder.string());
+    if (test.empty()) throw data_error("{}: expected test.bin beside train.bin, found none", folder.string());
     read(train, false, data.train);
     read(test, false, data.test);
     return data;

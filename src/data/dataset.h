@@ -1,4 +1,4 @@
-// Rows of tokens with labels, as every task gives them to the training.
+// Rows of tokens with labels: what every task passes to the training.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace strata {
 
-using Token = uint16_t;  // 0 is padding; what the others mean is the task's affair
+using Token = uint16_t;  // 0 is padding; the task defines the others
 inline constexpr Token kPad = 0;
 inline constexpr int64_t kByteVocabulary = 257;  // token 1 + b is byte b
 
@@ -25,7 +25,7 @@ struct Dataset {
   std::vector<Token> tokens;
   std::vector<Row> rows;
 
-  // What reading it met: rows longer than allowed were cut, rows that make no sense were left out.
+  // Problems while reading: rows that were too long were cut, bad rows were left out.
   int64_t cut = 0, bad = 0;
   std::vector<std::string> problems;  // the first few bad rows, in words
 
@@ -42,7 +42,7 @@ struct TaskData {
   std::string task;
   Goal goal = Goal::kClassify;
   int64_t vocabulary = 0;
-  int64_t length = 0;               // no row is longer
+  int64_t length = 0;               // tokens of the longest row, at most
   std::vector<std::string> labels;  // names of the classes
   std::vector<std::string> words;   // the vocabulary, where tokens are words (data/words.h)
   Dataset train, valid, test;

@@ -34,11 +34,11 @@ int on_progress(void* callback, curl_off_t total, curl_off_t now, curl_off_t, cu
   return 0;
 }
 
-// One transfer that goes on at the end of `part`. False when the server cannot go on in the middle.
+// One transfer that continues at the end of `part`. Returns false if the server cannot resume.
 bool transfer(const DownloadSource& source, const fs::path& part, const DownloadProgress& progress) {
   const int64_t have = fs::exists(part) ? static_cast<int64_t>(fs::file_size(part)) : 0;
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(part.c_str(), "ab"), std::fclose);
-  if (file == nullptr) throw output_error("{}: cannot be written ({})", part.string(), std::strerror(errno));
+  if (file == nullptr) throw output_error("{}: could not write ({})", part.string(), std::strerror(errno));
   const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
   std::function<void(int64_t, int64_t)> report = [&](int64_t now, int64_t total) {
     progress(have + now, total > 0 ? have + total : 0);
@@ -66,10 +66,10 @@ bool transfer(const DownloadSource& source, const fs::path& part, const Download
   std::fflush(file.get());
   if (fs::file_size(part) == 0) {
     fs::remove(part);
-    throw data_error("{}: cannot be downloaded ({})", source.url, words);
+    throw data_error("could not download {}: {}", source.url, words);
   }
-  throw data_error("{}: the download stopped ({}); what came is kept in {}, run the command again to go on", source.url,
-                   words, part.string());
+  throw data_error("{}: the download stopped ({}); the part received is kept in {}, run the command again to resume",
+                   source.url, words, part.string());
 }
 
 std::string md5_of_file(const fs::path& path) {
@@ -112,13 +112,14 @@ void download(const DownloadSource& source, const fs::path& path, const Download
   }
   std::error_code error;
   fs::rename(part, path, error);
-  if (error) throw output_error("{}: cannot be put in place ({})", path.string(), error.message());
+  if (error) throw output_error("{}: could not move the download here ({})", path.string(), error.message());
 }
 #else
 bool can_download() { return false; }
 void download(const DownloadSource& source, const fs::path&, const DownloadProgress&) {
   throw data_error(
-      "this build has no downloads (it lacks libcurl or OpenSSL); fetch {} yourself and name its folder with --data",
+      "this build cannot download (built without libcurl or OpenSSL); download {} yourself and pass its folder with "
+      "--data",
       source.url);
 }
 #endif

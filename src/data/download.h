@@ -1,4 +1,4 @@
-// Official archives, downloaded once into the cache: with progress, resumed where they were cut off, checked by digest.
+// Official archives, downloaded once into the cache: with progress, resumed after an interruption, checked by digest.
 #pragma once
 
 #include <functional>
@@ -18,12 +18,12 @@ const std::vector<DownloadSource>& download_sources();
 
 using DownloadProgress = std::function<void(int64_t bytes, int64_t total)>;  // total is 0 while unknown
 
-// Downloads to `path` by way of `path`.part, which a later call goes on with. Throws a data error.
+// Downloads to `path`.part, which a later call resumes, and then renames it to `path`. Throws a data error.
 void download(const DownloadSource& source, const fs::path& path, const DownloadProgress& progress);
 
 bool can_download();  // whether this build has libcurl and OpenSSL
 
-// Turns a set's archive into its folder in the cache: reviews into two tables, image batches as they are.
+// Unpacks a set's archive into its folder in the cache: reviews become two tables, image batches stay unchanged.
 void unpack_set(const DownloadSource& source, const fs::path& archive, const fs::path& folder);
 
 }  // namespace strata

@@ -1,11 +1,11 @@
-// Sets that are made instead of downloaded.
+// Sets that are generated instead of downloaded.
 #pragma once
 
 #include "data/config.h"
 
 namespace strata {
 
-// Where the set of these options lives, and the same after it was made: once, or `again`.
+// The folder of the set with these options. The second function generates the set first if it is missing, or `again`.
 fs::path listops_folder(const DataConfig& config);
 fs::path make_listops_set(const DataConfig& config, bool again);
 

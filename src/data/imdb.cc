@@ -1,5 +1,5 @@
 // IMDB reviews (Maas et al. 2011) as bytes: the official folder, or a file per split of rows "label, rating, id, text".
-// The rating gives the label away and is never read.
+// The rating reveals the label and is never read.
 #include <algorithm>
 
 #include "data/cache.h"
@@ -20,7 +20,7 @@ Dataset read_rows(const std::string& text, const std::string& name, int64_t leng
       tab = line.find('\t', begin);
       if (tab == std::string_view::npos) {
         return data.add_problem(
-            fmt::format("{} line {}: expected label, rating, id and text apart by tabs", name, number));
+            fmt::format("{} line {}: expected label, rating, id and text, separated by tabs", name, number));
       }
       begin = tab + 1;
     }
@@ -41,7 +41,7 @@ Dataset read_folder(const fs::path& folder, int64_t length) {
   for (int label = 0; label < 2; ++label) {
     const fs::path side = folder / (label == 1 ? "pos" : "neg");
     if (!fs::is_directory(side))
-      throw data_error("{}: expected this folder of the IMDB set, and there is none", side.string());
+      throw data_error("{}: expected this folder of the IMDB set, found none", side.string());
     for (const auto& entry : fs::directory_iterator(side)) {
       if (entry.path().extension() == ".txt")
         files.push_back({std::atoll(entry.path().stem().c_str()), {label, entry.path()}});
@@ -51,7 +51,7 @@ Dataset read_folder(const fs::path& folder, int64_t length) {
   for (const auto& [id, file] : files) {
     const std::string text = read_file(file.second);
     if (text.empty()) {
-      data.add_problem(file.second.string() + ": is empty");
+      data.add_problem(file.second.string() + ": the text is empty");
     } else {
       data.add_row(byte_tokens(text), file.first, length);
     }
@@ -65,7 +65,7 @@ TaskData load_imdb(const DataConfig& config) {
   const fs::path folder = config.data.empty() ? cache_folder() / "imdb" : fs::path(config.data);
   if (!fs::is_directory(folder)) {
     throw data_error(
-        "{}: expected a folder with the IMDB set; get it with `strata data get imdb`, or name a copy with --data",
+        "{}: expected a folder with the IMDB set; download it with `strata data get imdb`, or pass a copy with --data",
         folder.string());
   }
   TaskData data;
@@ -78,7 +78,7 @@ TaskData load_imdb(const DataConfig& config) {
     }
     const fs::path path = find_split(folder, split, {".tsv"});
     if (path.empty())
-      throw data_error("{0}: expected {1}/ or {1}.tsv in it, and there is neither", folder.string(), split);
+      throw data_error("{0}: expected {1}/ or {1}.tsv in this folder, found neither", folder.string(), split);
     data.files.push_back(path);
     return read_rows(read_file(path), path.filename().string(), config.length);
   };

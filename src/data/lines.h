@@ -1,4 +1,4 @@
-// Lines of a text: ends are "\n" or "\r\n", and nothing else (a review may hold a Unicode line separator).
+// Lines of a text. Only "\n" and "\r\n" end a line (a review may hold a Unicode line separator).
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace strata {
 
-// Where a text begins after a byte order mark, which some programs write.
+// Where a text begins, after a byte order mark if there is one.
 inline size_t text_begin(std::string_view text) { return text.substr(0, 3) == "\xEF\xBB\xBF" ? 3 : 0; }
 
 // Calls work(line, number) for every line that is not empty; numbers begin at 1.

@@ -16,7 +16,7 @@ constexpr Token kFirstDigit = 1, kFirstOperator = 11, kClose = 15;
 constexpr std::array<std::string_view, 16> kWords = {"",  "0", "1", "2",    "3",    "4",    "5",   "6",
                                                      "7", "8", "9", "[MIN", "[MAX", "[MED", "[SM", "]"};
 
-// A list under evaluation: how often each digit came.
+// A list under evaluation: how often each digit occurred.
 struct List {
   Token operation = 0;
   int size = 0;
@@ -55,8 +55,7 @@ uint64_t fingerprint(const std::vector<Token>& tokens) {
   return hash;
 }
 
-// "value TAB words NEWLINE". Every word is stored as eight bytes at once, of which the next overwrites what is too
-// much.
+// "value TAB words NEWLINE". Every word is stored as eight bytes at once; the next word overwrites the excess.
 void append_row(std::string& lines, int value, const std::vector<Token>& tokens) {
   constexpr size_t kStored = 8;
   static const std::array<std::array<char, kStored>, kWords.size()> stored = [] {
@@ -83,7 +82,7 @@ class Generator {
  public:
   explicit Generator(const ListopsOptions& options) : options_(options), random_(options.seed) {}
 
-  // Draws one tree into `tokens`; false when its length is not what was asked.
+  // Draws one tree into `tokens`; returns false if its length is outside the limits.
   bool draw(std::vector<Token>& tokens) {
     tokens.clear();
     open_.clear();
@@ -98,13 +97,13 @@ class Generator {
         pending += open_.back() + 1;
       } else {
         tokens.push_back(static_cast<Token>(kFirstDigit + (((bits & 0xffffffffU) * 10) >> 32)));
-        while (!open_.empty() && --open_.back() == 0) {  // it ends its list, which may end the list around it
+        while (!open_.empty() && --open_.back() == 0) {  // it ends its list, which may end the enclosing list
           tokens.push_back(kClose);
           --pending;
           open_.pop_back();
         }
       }
-      // What is pending takes one token each at least: a tree that must become too long is given up early.
+      // Everything pending takes at least one token: a tree that must become too long is abandoned early.
       if (static_cast<int64_t>(tokens.size()) + pending > options_.max_length) return false;
     } while (!open_.empty());
     return static_cast<int64_t>(tokens.size()) >= options_.min_length;
@@ -113,7 +112,7 @@ class Generator {
  private:
   ListopsOptions options_;
   Random random_;
-  std::vector<int> open_;  // of every open list, the arguments to come
+  std::vector<int> open_;  // of every open list, the arguments still to come
 };
 
 }  // namespace
@@ -141,8 +140,7 @@ std::string make_listops(const ListopsOptions& o) {
     } else if (++fruitless == kPatience) {
       throw usage_error(
           "listops: expected {} different expressions of {} to {} tokens, depth {} and {} arguments, found only {}; "
-          "ask for "
-          "fewer rows or wider limits",
+          "request fewer rows or wider limits",
           o.rows, o.min_length, o.max_length, o.max_depth, o.max_args, rows);
     }
   }
@@ -213,8 +211,8 @@ Dataset read_listops(const std::string& text, const std::string& name, int64_t l
     const std::optional<int> true_value = evaluate_listops(tokens);
     if (!true_value) return bad("the expression is not well formed");
     if (*true_value != value[0] - '0') return bad(fmt::format("its value is {}, not {}", *true_value, value));
-    if (static_cast<int64_t>(tokens.size()) > length) {  // half an expression has no value
-      return bad(fmt::format("{} tokens, and the length is {}; raise --length", tokens.size(), length));
+    if (static_cast<int64_t>(tokens.size()) > length) {  // a part of an expression has no value
+      return bad(fmt::format("expected at most {1} tokens, got {0}; raise --length", tokens.size(), length));
     }
     data.add_row(tokens, *true_value, length);
   });

@@ -22,19 +22,19 @@ struct ListopsOptions {
 };
 
 // `rows` different expressions, one a line: "value TAB expression". The same bytes for the same options on every
-// machine. A node above max_depth is an operator with probability 1/4, with 2 to max_args arguments; trees of other
-// lengths than asked are thrown away. Throws a usage error when there are not so many expressions.
+// machine. A node above max_depth is an operator with probability 1/4, with 2 to max_args arguments; trees outside the
+// length limits are discarded. Throws a usage error if there are not enough different expressions.
 std::string make_listops(const ListopsOptions& options);
 
-// The tokens of an expression; parentheses are skipped. Empty when a word is unknown, which then is in *unknown.
+// The tokens of an expression; parentheses are skipped. If a word is unknown, returns no tokens and sets *unknown.
 std::vector<Token> listops_tokens(std::string_view expression, std::string* unknown);
 std::string_view listops_word(Token token);
 
-// The value of an expression, nothing when it is not well formed.
+// The value of an expression; empty if it is not well formed.
 std::optional<int> evaluate_listops(std::span<const Token> tokens);
 
-// Reads "value TAB expression" rows, or the Long Range Arena's "Source TAB Target" files. A row whose value is not that
-// of its expression is bad.
+// Reads "value TAB expression" rows, or the Long Range Arena's "Source TAB Target" files. A row whose value is not the
+// value of its expression is bad.
 Dataset read_listops(const std::string& text, const std::string& name, int64_t length);
 
 }  // namespace strata

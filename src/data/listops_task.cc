@@ -1,4 +1,4 @@
-// ListOps as a task: made once for given options and kept in the cache, or read from files.
+// ListOps as a task: generated once for given options and kept in the cache, or read from files.
 #include "data/cache.h"
 #include "data/generate.h"
 #include "data/listops.h"
@@ -73,7 +73,7 @@ TaskData load_listops(const DataConfig& config) {
   for (const auto& [name, split] : splits) {
     const fs::path path = find_split(given, name, {".tsv"});
     if (path.empty() && split != &data.valid) {
-      throw data_error("{}: expected {}.tsv in this folder, and there is none", given.string(), name);
+      throw data_error("{}: expected {}.tsv in this folder, found none", given.string(), name);
     }
     if (path.empty()) continue;
     *split = read_listops(read_file(path), path.filename().string(), config.length);

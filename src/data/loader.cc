@@ -16,7 +16,7 @@ Batch make_batch(const Dataset& data, const LoaderOptions& options, int64_t inde
     const int64_t row = number(r);
     rows.push_back(data.row(row));
     if (options.augment.jitter > 0) rows.back() = images[r] = jitter_image(rows.back(), options.augment, row);
-    // The last token of a window is only ever predicted.
+    // The last token of a window is a target only, never an input.
     batch.lengths.push_back(static_cast<int64_t>(rows.back().size()) - (next_token ? 1 : 0));
     if (!next_token) batch.targets.push_back(data.rows[row].label);
     batch.width = std::max(batch.width, batch.lengths.back());

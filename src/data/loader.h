@@ -1,4 +1,4 @@
-// Batches, made ahead of their use by a thread of their own.
+// Batches, prepared in advance by a separate thread.
 #pragma once
 
 #include <condition_variable>
@@ -20,7 +20,7 @@ struct Batch {
   std::vector<int64_t> tokens;   // rows x width, padded with 0
   std::vector<int64_t> lengths;  // real tokens of each row
   std::vector<int64_t> targets;  // a class per row, or the next token of each token (-1 where there is none)
-  std::vector<std::shared_ptr<const Tree>> trees;  // one per row, when trees were asked for
+  std::vector<std::shared_ptr<const Tree>> trees;  // one per row, if trees were requested
   int64_t real_tokens = 0;
 };
 
@@ -28,8 +28,8 @@ struct LoaderOptions {
   int64_t batch = 64;
   Goal goal = Goal::kClassify;
   std::shared_ptr<TreeMaker> trees;  // none: no trees
-  std::vector<int64_t> order;        // of the rows; empty: as they are
-  int64_t first_batch = 0;           // skip those before
+  std::vector<int64_t> order;        // of the rows; empty: the order of the data set
+  int64_t first_batch = 0;           // the batches before are skipped
   Augment augment;                   // of training rows
 };
 
@@ -43,7 +43,7 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  bool next(Batch& batch);  // false when the pass is over; throws what the making of a batch threw
+  bool next(Batch& batch);  // false at the end of the pass; rethrows errors from the thread
   static int64_t batches(const Dataset& data, int64_t batch) { return (data.size() + batch - 1) / batch; }
 
  private:

@@ -18,7 +18,7 @@ struct Record {
   std::string problem;
 };
 
-// Fields apart by `separator`; a field in quotes may hold separators, line ends and doubled quotes.
+// Fields are separated by `separator`; a field in quotes may hold separators, line ends and doubled quotes.
 std::vector<Record> split_records(const std::string& content, char separator, bool quotes) {
   std::vector<Record> records;
   int64_t line = 1;
@@ -43,7 +43,7 @@ std::vector<Record> split_records(const std::string& content, char separator, bo
           line += content[at] == '\n';
           field += content[at];
         }
-        if (!closed) record.problem = "a quote is not closed";
+        if (!closed) record.problem = "expected a closing quote, got the end of the file";
       }
       const size_t end = std::min(content.find_first_of(std::string{separator, '\n'}, at), content.size());
       field.append(content, at, end - at);
@@ -65,8 +65,8 @@ size_t find_column(const std::string& column, const std::vector<std::string>& na
   if (error == std::errc() && end == column.data() + column.size() && number > 0) return number - 1;
   const auto found = std::find(names.begin(), names.end(), column);
   if (found == names.end()) {
-    throw data_error("{}: expected a column named {}, and there are {}; choose with --label-column and --text-column",
-                     file, column, fmt::join(names, ", "));
+    throw data_error("{}: expected a column named {}, got {}; choose with --label-column and --text-column", file,
+                     column, fmt::join(names, ", "));
   }
   return static_cast<size_t>(found - names.begin());
 }
@@ -108,7 +108,7 @@ std::vector<TableRow> read_table(const std::string& content, const std::string& 
                                  const std::string& text_column, const std::string& name) {
   if (format == ".jsonl") return read_json_lines(content, label_column, text_column);
   const std::vector<Record> records = split_records(content, format == ".csv" ? ',' : '\t', format == ".csv");
-  if (records.empty()) throw data_error("{}: is empty", name);
+  if (records.empty()) throw data_error("{}: the file is empty", name);
   const bool named = !is_number(label_column) || !is_number(text_column);
   const size_t label = find_column(label_column, records[0].fields, name);
   const size_t text = find_column(text_column, records[0].fields, name);
@@ -147,8 +147,8 @@ Dataset to_dataset(const std::vector<TableRow>& rows, const std::string& name, i
     if (!row.problem.empty()) {
       data.add_problem(fmt::format("{} line {}: {}", name, row.line, row.problem));
     } else if (label == labels.end() || *label != row.label) {
-      data.add_problem(fmt::format("{} line {}: the label \"{}\" is not among those of the training rows", name,
-                                   row.line, row.label.substr(0, 40)));
+      data.add_problem(fmt::format("{} line {}: the label \"{}\" does not occur in the training rows", name, row.line,
+                                   row.label.substr(0, 40)));
     } else {
       data.add_row(byte_tokens(row.text), static_cast<int32_t>(label - labels.begin()), length);
     }
@@ -159,7 +159,7 @@ Dataset to_dataset(const std::vector<TableRow>& rows, const std::string& name, i
 }  // namespace
 
 TaskData load_table(const DataConfig& config) {
-  if (config.data.empty()) throw usage_error("data: the task table learns from your own file; name it with --data");
+  if (config.data.empty()) throw usage_error("data: the task table needs a file of your own; pass it with --data");
   const fs::path given = config.data;
   const bool folder = fs::is_directory(given);
   auto split_path = [&](const char* split) {

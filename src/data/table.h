@@ -17,7 +17,7 @@ struct TableRow {
 std::vector<TableRow> read_table(const std::string& content, const std::string& format, const std::string& label_column,
                                  const std::string& text_column, const std::string& name);
 
-// The format that a file's name tells. Throws a data error where it tells none.
+// The format of a file, from its name. Throws a data error for other names.
 std::string table_format(const std::string& path);
 
 }  // namespace strata

@@ -31,7 +31,7 @@ void declare(OptionTable& table, DataConfig& c) {
   table.begin_group("Data");
   table.add("task", &c.task, {.help = "What to learn (strata data list)", .choices = names});
   table.add("data", &c.data, {.help = "File or folder with the data; the task's own place in the cache if empty"});
-  table.add("length", &c.length, {.help = "Tokens a row at most; 0: the task's own", .min = 0, .max = 1 << 20});
+  table.add("length", &c.length, {.help = "Tokens per row at most; 0: the task's default", .min = 0, .max = 1 << 20});
   table.add("train_rows", &c.train_rows, {.help = "Training rows; 0: all (listops: 20000)", .min = 0});
   table.add("valid_rows", &c.valid_rows, {.help = "Validation rows; 0: all (listops: 2000)", .min = 0});
   table.add("test_rows", &c.test_rows, {.help = "Test rows; 0: all (listops: 2000)", .min = 0});
@@ -129,7 +129,9 @@ TaskData load_task(const DataConfig& given, const std::vector<std::string>& word
   if (config.length == 0) config.length = task.length;
   const bool as_words = config.tokens == "words";
   if (as_words && given.task != "imdb" && given.task != "table")
-    throw usage_error("tokens: only the texts of imdb and table can be read as words, not {}", given.task);
+    throw usage_error(
+        "tokens: only the texts of imdb and table can be read as words; use --tokens bytes for the task {}",
+        given.task);
   const int64_t length = config.length;
   if (as_words) config.length = std::numeric_limits<int32_t>::max();  // rows are cut as words, not as bytes
   TaskData data = task.load(config);
@@ -179,13 +181,14 @@ std::vector<Token> encode_input(const std::string& task, const std::string& inpu
     std::string unknown;
     tokens = listops_tokens(input, &unknown);
     if (!unknown.empty()) {
-      throw data_error("input: unknown word \"{}\"; expected digits, [MIN [MAX [MED [SM and ], apart by spaces",
+      throw data_error("input: unknown word \"{}\"; expected digits, [MIN [MAX [MED [SM and ], separated by spaces",
                        unknown);
     }
     if (!evaluate_listops(tokens))
       throw data_error("input: expected one well-formed expression such as [MAX 2 [MIN 4 7 ] 0 ]");
     if (static_cast<int64_t>(tokens.size()) > length) {
-      throw data_error("input: {} tokens, and the model reads {} at most", tokens.size(), length);
+      throw data_error("input: expected at most {1} tokens, which is what the model reads, got {0}", tokens.size(),
+                       length);
     }
   } else if (task == "cifar10") {
     constexpr size_t kPixels = 1024;
@@ -199,7 +202,7 @@ std::vector<Token> encode_input(const std::string& task, const std::string& inpu
   } else {
     tokens = byte_tokens(std::string_view(input).substr(0, static_cast<size_t>(length)));
   }
-  if (tokens.empty()) throw data_error("input: is empty");
+  if (tokens.empty()) throw data_error("input: expected some text, got nothing");
   return tokens;
 }
 

@@ -1,4 +1,4 @@
-// The tasks: what each is, where its data comes from and how its inputs become tokens.
+// The tasks: what each one is, where its data comes from and how its inputs become tokens.
 #pragma once
 
 #include <functional>
@@ -13,9 +13,9 @@ namespace strata {
 struct Task {
   const char* name;
   const char* summary;
-  const char* source;  // how its data is had
+  const char* source;  // where its data comes from
   Goal goal;
-  int64_t length;    // tokens a row, unless --length says otherwise
+  int64_t length;    // tokens per row, unless --length says otherwise
   const char* tree;  // what HSA's tree is made from: see data/trees.h
   TaskData (*load)(const DataConfig& config);
 };
@@ -23,31 +23,31 @@ struct Task {
 const std::vector<Task>& tasks();
 const Task& find_task(const std::string& name);  // throws a usage error
 
-// Reads (or makes) the three splits, cuts a validation split from the training rows where there is none, keeps as many
-// rows as asked, and checks that something is left. Words are those of `words` if it is given (a model's own), and of
-// the training rows otherwise. Throws data and usage errors.
+// Reads (or generates) the three splits, takes a validation split from the training rows if there is none, keeps as
+// many rows as requested, and checks that no split is empty. The vocabulary is `words` if given (that of a model),
+// otherwise it is made from the training rows. Throws data and usage errors.
 TaskData load_task(const DataConfig& config, const std::vector<std::string>& words = {});
 
-// Rows that were left out, in words, one line per split; empty when there are none.
+// A line of text for each split in which rows were left out.
 std::vector<std::string> describe_problems(const TaskData& data);
 
-// What a user types or a file holds, as tokens: words of an expression, bytes of a text (or words, if a vocabulary is
+// An input, typed or from a file, as tokens: words of an expression, bytes of a text (or words, if a vocabulary is
 // given), pixels of an image. Longer inputs are cut at `length`.
 std::vector<Token> encode_input(const std::string& task, const std::string& input, int64_t length,
                                 const std::vector<std::string>& words = {});
 
-// Each token as people read it: a word, a character (\\xHH where it is none), the value of a pixel.
+// Each token in readable form: a word, a character (\\xHH for other bytes), the value of a pixel.
 std::vector<std::string> show_tokens(const std::string& task, std::span<const Token> tokens,
                                      const std::vector<std::string>& words = {});
 
 // ---- for the tasks themselves
 
-// The file of one split under a folder: train.tsv, train.tsv.zst and so on; empty when there is none.
+// The file of one split in a folder: train.tsv, train.tsv.zst and so on; empty if there is none.
 fs::path find_split(const fs::path& folder, const std::string& split, const std::vector<std::string>& extensions);
 std::vector<Token> byte_tokens(std::string_view bytes);
 // Moves `count` rows, chosen by the seed, out of a split into a new one.
 Dataset take_rows(Dataset& from, int64_t count, uint64_t seed);
-// For data that comes as one file: a tenth of it becomes the test split.
+// For data in a single file: a tenth of it becomes the test split.
 void cut_test_split(TaskData& data, uint64_t seed);
 
 TaskData load_listops(const DataConfig& config);

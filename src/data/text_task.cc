@@ -1,5 +1,4 @@
-// Any text, for a model that predicts the next byte: windows one after the other, each with one byte more to be
-// predicted.
+// Any text, for a model that predicts the next byte: consecutive windows, each with one more byte as the last target.
 #include "data/task.h"
 #include "util/error.h"
 
@@ -19,7 +18,7 @@ Dataset windows(std::string_view text, int64_t length) {
 }  // namespace
 
 TaskData load_text(const DataConfig& config) {
-  if (config.data.empty()) throw usage_error("data: the task text learns from your own file; name it with --data");
+  if (config.data.empty()) throw usage_error("data: the task text needs a file of your own; pass it with --data");
   const fs::path given = config.data;
   TaskData data;
   data.vocabulary = kByteVocabulary;
@@ -28,14 +27,14 @@ TaskData load_text(const DataConfig& config) {
         {"train", &data.train}, {"valid", &data.valid}, {"test", &data.test}};
     for (const auto& [name, split] : splits) {
       const fs::path path = find_split(given, name, {".txt"});
-      if (path.empty()) throw data_error("{}: expected {}.txt in this folder, and there is none", given.string(), name);
+      if (path.empty()) throw data_error("{}: expected {}.txt in this folder, found none", given.string(), name);
       *split = windows(read_file(path), config.length);
       data.files.push_back(path);
     }
     return data;
   }
   data.files = {given};
-  const std::string text = read_file(given);  // nine tenths to learn from, then a twentieth each
+  const std::string text = read_file(given);  // nine tenths for training, then a twentieth each for validation and test
   const std::string_view all = text;
   const size_t learn = all.size() / 10 * 9, check = all.size() / 20;
   data.train = windows(all.substr(0, learn), config.length);

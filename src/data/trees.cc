@@ -16,7 +16,7 @@ void check(const Status& status) {
 
 int64_t side_of(int64_t pixels) {
   const auto side = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(pixels))));
-  if (side * side != pixels) throw data_error("tree: a quadtree wants a square image, got {} pixels", pixels);
+  if (side * side != pixels) throw data_error("tree: expected a square image for a quadtree, got {} pixels", pixels);
   return side;
 }
 
@@ -29,8 +29,8 @@ std::string bracket_words(std::span<const Token> tokens) {
   return text;
 }
 
-// The bytes, made readable for the text builder: a cut-off or broken character becomes letters, and the line breaks of
-// web pages (<br />) become those of a text, byte for byte.
+// The bytes, changed one by one so that the text builder can read them: an incomplete or broken character becomes
+// letters, and the line breaks of web pages (<br />) become line ends and spaces.
 std::string plain_text(std::span<const Token> tokens, bool ascii) {
   std::string text;
   for (const Token token : tokens) {
@@ -51,7 +51,7 @@ Tree text_tree(std::span<const Token> tokens) {
   return document.tree;
 }
 
-// One leaf a word. Bytes beyond ASCII become letters, and a line break a word that ends its paragraph.
+// One leaf per word. Bytes beyond ASCII become letters; a line break becomes a word that ends its paragraph.
 Tree word_tree(std::span<const Token> tokens, const std::vector<std::string>& words) {
   std::string text;
   for (const Token token : tokens) {

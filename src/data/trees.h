@@ -12,22 +12,22 @@
 
 namespace strata {
 
-// Kinds: "brackets" (the lists of an expression), "text" (paragraphs, sentences, words and, of bytes, those),
-// "quadtree" (a square image, whose tokens are then taken in the order of quadtree_order()), "balanced" and "star".
-// Families of "brackets" and "text" are split into families of at most `branching` children.
+// Kinds: "brackets" (the lists of an expression), "text" (paragraphs, sentences and words; if tokens are bytes, also
+// the bytes of each word), "quadtree" (a square image, whose tokens are then taken in the order of quadtree_order()),
+// "balanced" and "star". Families of "brackets" and "text" are split into families of at most `branching` children.
 const std::vector<std::string>& tree_kinds();
 
 class TreeMaker {
  public:
-  // words: what the tokens of "text" stand for; bytes if there are none.
+  // words: the vocabulary of the tokens of "text"; empty: tokens are bytes.
   TreeMaker(std::string kind, int64_t branching, std::vector<std::string> words = {})
       : kind_(std::move(kind)), branching_(branching), words_(std::move(words)) {}
 
   std::shared_ptr<const Tree> tree(std::span<const Token> tokens);
-  // The place in the row of every token of the tree: {} when the tree keeps the order.
+  // The position in the row of every token of the tree; {} if the tree keeps the order.
   std::vector<int64_t> order(int64_t length) const;
 
-  // How many position tables, and how many places in each, the families of these trees may ask for.
+  // How many position tables, and how many places in each, the families of these trees may use.
   int64_t position_tables() const { return kind_ == "quadtree" ? 3 : 1; }
   int64_t position_places() const { return kind_ == "quadtree" ? 4 : branching_; }
 
@@ -37,7 +37,7 @@ class TreeMaker {
   std::string kind_;
   int64_t branching_;
   std::vector<std::string> words_;
-  std::map<int64_t, std::shared_ptr<const Tree>> by_length_;  // of the kinds that depend on nothing else
+  std::map<int64_t, std::shared_ptr<const Tree>> by_length_;  // for the kinds that depend only on the length
 };
 
 }  // namespace strata

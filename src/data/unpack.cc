@@ -1,4 +1,4 @@
-// Official archives into sets of the cache.
+// Unpacks official archives into sets of the cache.
 #include <functional>
 #include <map>
 
@@ -17,13 +17,13 @@ namespace strata {
 #ifdef STRATA_ARCHIVE
 namespace {
 
-// Calls work(name, content) for every file of a tar archive, packed in whatever way.
+// Calls work(name, content) for every file of a tar archive, compressed or not.
 void for_each_file(const fs::path& path, const std::function<void(const std::string&, std::string)>& work) {
   const std::unique_ptr<archive, int (*)(archive*)> reader(archive_read_new(), archive_read_free);
   auto check = [&](la_ssize_t result) {
     if (result < ARCHIVE_WARN) {
       const char* why = archive_error_string(reader.get());
-      throw data_error("{}: is no archive, or a damaged one ({})", path.string(),
+      throw data_error("{}: expected a tar archive, got another or a damaged file ({})", path.string(),
                        why != nullptr ? why : "it ends too early");
     }
   };
@@ -38,7 +38,9 @@ void for_each_file(const fs::path& path, const std::function<void(const std::str
     if (archive_entry_filetype(entry) != AE_IFREG) continue;
     constexpr la_int64_t kLargest = 1 << 28;
     if (archive_entry_size(entry) > kLargest)
-      throw data_error("{}: a file of more than 256 MB in it; this is another archive", path.string());
+      throw data_error(
+          "{}: expected files of at most 256 MB in this archive, got a larger one; is it the right archive?",
+          path.string());
     std::string content(static_cast<size_t>(archive_entry_size(entry)), '\0');
     const la_ssize_t size = archive_read_data(reader.get(), content.data(), content.size());
     check(size);
@@ -69,7 +71,7 @@ Files imdb_tables(const fs::path& archive) {
   Files files;
   for (const char* split : {"train", "test"}) {
     if (splits[split].empty()) {
-      throw data_error("{}: expected reviews under aclImdb/{}/pos and neg, and there are none; is it the IMDB archive?",
+      throw data_error("{}: expected reviews under aclImdb/{}/pos and neg, found none; is it the IMDB archive?",
                        archive.string(), split);
     }
     std::string table;
@@ -103,7 +105,7 @@ void unpack_set(const DownloadSource& source, const fs::path& archive, const fs:
 }
 #else
 void unpack_set(const DownloadSource&, const fs::path& archive, const fs::path&) {
-  throw data_error("{}: this build cannot unpack archives (it has no libarchive)", archive.string());
+  throw data_error("{}: this build cannot unpack archives (built without libarchive)", archive.string());
 }
 #endif
 

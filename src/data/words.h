@@ -1,4 +1,4 @@
-// Texts as words in place of bytes: a vocabulary of the commonest words of the training rows.
+// Texts as words instead of bytes: a vocabulary of the most frequent words of the training rows.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ namespace strata {
 inline constexpr Token kUnknownWord = 1;  // word w of the vocabulary is token 2 + w
 inline constexpr const char* kLineBreak = "\n";
 
-// Letters, digits, apostrophes and bytes beyond ASCII make words, in lower case; every other character that is no white
-// space is a word of its own; line breaks, and <br /> as web pages write them, are one word each.
+// Letters, digits, apostrophes and bytes beyond ASCII make words, in lower case. Every other character that is not
+// whitespace is a word of its own. Line breaks, also written as <br /> in web pages, are one word each.
 std::vector<std::string> split_words(std::string_view text);
 
 class WordVocabulary {
@@ -26,12 +26,12 @@ class WordVocabulary {
   std::unordered_map<std::string, Token> tokens_;
 };
 
-// The commonest words of rows of bytes, commonest first; among equals, in the order of their letters.
+// The most frequent words of rows of bytes, most frequent first; equally frequent words in alphabetical order.
 std::vector<std::string> common_words(const Dataset& bytes, int64_t most);
 // Rows of bytes as rows of words, cut at `length`; rows without any word become one unknown word.
 Dataset to_words(const Dataset& bytes, const WordVocabulary& vocabulary, int64_t length);
 
-// How people read a token: the word and a space.
+// A token in readable form: the word and a space.
 std::string show_word(const std::vector<std::string>& words, Token token);
 
 }  // namespace strata

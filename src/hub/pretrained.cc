@@ -41,12 +41,12 @@ std::vector<Tensor> Pretrained::hidden_states(const Tensor& ids, const Tensor& l
   torch::NoGradGuard no_grad;
   TORCH_CHECK_VALUE(ids.dim() == 2 && first >= 0 && first + ids.size(1) <= config_.longest(),
                     "ids: expected (batch, tokens) with at most ", config_.longest(), " tokens, got ", ids.sizes(),
-                    " behind ", first, " others");
+                    " at position ", first);
   const int64_t T = ids.size(1);
   Tensor x = torch::embedding(words_, ids.clamp(0, config_.vocabulary - 1)) +
              positions_.narrow(0, config_.first_position + first, T);
   if (types_.defined()) x = x + types_[0];
-  const bool after = !config_.is_causal();  // BERT norms after its layers, GPT-2 before
+  const bool after = !config_.is_causal();  // BERT normalises after its layers, GPT-2 before
   if (after) x = norm(embedding_norm_, x);
   std::vector<Tensor> states = {x};
   for (size_t l = 0; l < layers_.size(); ++l) {

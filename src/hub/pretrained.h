@@ -14,7 +14,7 @@
 
 namespace strata {
 
-// What config.json says, as far as it matters here.
+// The parts of config.json that are used here.
 struct PretrainedConfig {
   enum class Family { kBert, kRoberta, kGpt2 };
   Family family = Family::kBert;
@@ -30,8 +30,8 @@ struct PretrainedConfig {
   static PretrainedConfig from_json(const std::string& text, const std::string& where);
 };
 
-// softmax(scale q k^T) v, or what takes its place. q, k, v: (batch, heads, tokens, channels); lengths: (batch), tokens
-// of each sequence; layer: which one asks.
+// softmax(scale q k^T) v, or its replacement. q, k, v: (batch, heads, tokens, channels); lengths: (batch), tokens of
+// each sequence; layer: the index of the calling layer.
 using AttentionFunction = std::function<torch::Tensor(int64_t layer, const torch::Tensor& q, const torch::Tensor& k,
                                                       const torch::Tensor& v, const torch::Tensor& lengths)>;
 
@@ -41,19 +41,19 @@ class Pretrained {
   // precision becomes float32. Throws Error (kData).
   static Pretrained load(const std::filesystem::path& folder);
 
-  // Of every token, after each layer: states[0] are the embeddings, the last ones what the model gives out (of GPT-2
-  // after its final norm). ids: (batch, tokens); padding behind `lengths` may hold any id.
-  // first: the place of the first token, of a causal model whose attention remembers the tokens before.
+  // The states of every token after each layer: states[0] are the embeddings, the last ones are the output of the model
+  // (for GPT-2 after its final norm). ids: (batch, tokens); padding after `lengths` may hold any id.
+  // first: the position of the first token, for a causal model whose attention caches the tokens before.
   std::vector<torch::Tensor> hidden_states(const torch::Tensor& ids, const torch::Tensor& lengths,
                                            int64_t first = 0) const;
-  // Mean over the real tokens of the last hidden states, which is how sentence encoders are read.
+  // Mean of the last hidden states over the real tokens: the embedding of a sentence encoder.
   torch::Tensor mean_pooled(const torch::Tensor& hidden, const torch::Tensor& lengths) const;
-  // The model's own heads; empty where its file has none: classes from the first token, or the next token's logits.
+  // The model's own heads: classes from the first token, or the next token's logits. Empty without such a head.
   bool has_classes() const { return classes_.weight.defined(); }
   torch::Tensor class_logits(const torch::Tensor& hidden) const;
   torch::Tensor next_token_logits(const torch::Tensor& hidden) const;
 
-  // Softmax attention, unless it is replaced.
+  // Softmax attention, unless replaced.
   AttentionFunction attention;
 
   const PretrainedConfig& config() const { return config_; }
@@ -78,12 +78,12 @@ class Pretrained {
 
   PretrainedConfig config_;
   torch::Tensor words_, positions_, types_;
-  Norm embedding_norm_;  // of GPT-2 the final one
+  Norm embedding_norm_;  // for GPT-2 the final norm
   std::vector<Layer> layers_;
   Linear pooler_, dense_, classes_;
 };
 
-// The tokenizer beside a model. Throws Error (kData) where it has tokens that the model has not.
+// The tokenizer in a model's folder. Throws Error (kData) if it has tokens that the model lacks.
 Tokenizer tokenizer_of(const std::filesystem::path& folder, const PretrainedConfig& config);
 
 // Flat softmax attention on our kernels.

@@ -7,6 +7,7 @@
 #include "model/safetensors.h"
 #include "util/error.h"
 #include "util/file.h"
+#include "util/json.h"
 
 namespace strata {
 
@@ -15,7 +16,7 @@ using torch::Tensor;
 
 PretrainedConfig PretrainedConfig::from_json(const std::string& text, const std::string& where) {
   const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) throw data_error("{}: expected a JSON object, and it is none", where);
+  if (!json.is_object()) throw data_error("{}: expected a JSON object, got {}", where, json_kind(json));
   const std::string type = json.contains("model_type") && json["model_type"].is_string() ? json["model_type"] : "";
   PretrainedConfig c;
   if (type == "bert") {
@@ -30,7 +31,7 @@ PretrainedConfig PretrainedConfig::from_json(const std::string& text, const std:
   auto number = [&](const char* key, int64_t otherwise, int64_t most = int64_t{1} << 24) {
     if (!json.contains(key) || json[key].is_null()) {
       if (otherwise >= 0) return otherwise;
-      throw data_error("{}: expected a number {}, and there is none", where, key);
+      throw data_error("{}: expected a number {}, found none", where, key);
     }
     if (!json[key].is_number_unsigned() || json[key].get<uint64_t>() > static_cast<uint64_t>(most))
       throw data_error("{}: {}: expected a whole number up to {}, got {}", where, key, most, json[key].dump());
@@ -70,13 +71,13 @@ PretrainedConfig PretrainedConfig::from_json(const std::string& text, const std:
       const Json& names = json["id2label"];
       c.labels.push_back(names.contains(key) && names[key].is_string() ? names[key].get<std::string>() : key);
     }
-  } else {  // transformers leaves these names out where they are its own, and two is its own number of classes
+  } else {  // transformers omits its default names; its default number of classes is two
     for (int64_t id = 0; id < number("num_labels", 2, 10000); ++id) c.labels.push_back(fmt::format("LABEL_{}", id));
   }
   return c;
 }
 
-// Tensors by name, whatever prefix the file gives them.
+// Tensors by name, with any prefix that the file may use.
 class Pretrained::Reader {
  public:
   Reader(const std::filesystem::path& folder, const PretrainedConfig& config) : config_(config) {
@@ -91,12 +92,11 @@ class Pretrained::Reader {
         throw data_error("{}: expected a weight_map", index.string());
       for (const auto& [name, file] : json["weight_map"].items()) {
         if (!file.is_string() || fs::path(file.get<std::string>()).filename() != file.get<std::string>())
-          throw data_error("{}: the file of {} is {}, expected a name in the same folder", index.string(), name,
-                           file.dump());
+          throw data_error("{}: expected the file of {} in the same folder, got {}", index.string(), name, file.dump());
         files.insert(file.get<std::string>());
       }
     } else {
-      throw data_error("{}: expected model.safetensors or model.safetensors.index.json, and there is neither", where_);
+      throw data_error("{}: expected model.safetensors or model.safetensors.index.json, found neither", where_);
     }
     for (const std::string& file : files) {
       try {
@@ -115,8 +115,7 @@ class Pretrained::Reader {
   bool has(const std::string& name) const { return find(name) != tensors_.end(); }
   Tensor tensor(const std::string& name, std::vector<int64_t> shape) const {
     const auto found = find(name);
-    if (found == tensors_.end())
-      throw data_error("{}: expected a tensor {}{}, and there is none", where_, prefix_, name);
+    if (found == tensors_.end()) throw data_error("{}: expected a tensor {}{}, found none", where_, prefix_, name);
     if (found->second.sizes() != c10::IntArrayRef(shape))
       throw data_error("{}: {}: expected the shape ({}), got ({})", where_, found->first, fmt::join(shape, ", "),
                        fmt::join(found->second.sizes().vec(), ", "));
@@ -145,7 +144,7 @@ class Pretrained::Reader {
 Pretrained Pretrained::load(const std::filesystem::path& folder) {
   const std::filesystem::path config = folder / "config.json";
   if (!std::filesystem::exists(config))
-    throw data_error("{}: expected config.json in this folder, and there is none", folder.string());
+    throw data_error("{}: expected config.json in this folder, found none", folder.string());
   Pretrained model;
   model.config_ = PretrainedConfig::from_json(read_file(config), config.string());
   const PretrainedConfig& c = model.config_;
@@ -195,7 +194,7 @@ Pretrained Pretrained::load(const std::filesystem::path& folder) {
 Tokenizer tokenizer_of(const std::filesystem::path& folder, const PretrainedConfig& config) {
   Tokenizer tokenizer = Tokenizer::load(folder);
   if (tokenizer.size() > config.vocabulary)
-    throw data_error("{}: the tokenizer has {} tokens and the model {}; they do not belong together", folder.string(),
+    throw data_error("{}: the tokenizer has {} tokens and the model {}; expected files of one model", folder.string(),
                      tokenizer.size(), config.vocabulary);
   return tokenizer;
 }

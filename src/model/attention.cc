@@ -7,7 +7,7 @@
 namespace strata {
 namespace {
 
-// A module with its cache; both kinds name their cache's tensors by state().
+// A module with its cache; state() of both kinds of cache names the tensors.
 template <class Module, class Cache>
 class CachedStream : public AttentionStream {
  public:

@@ -1,4 +1,4 @@
-// The attentions a sequence model can be made of, by name. docs/ADD_AN_ATTENTION.md says how to add one.
+// The attentions of a sequence model, by name. docs/ADD_AN_ATTENTION.md says how to add one.
 #pragma once
 
 #include <torch/torch.h>
@@ -18,12 +18,12 @@ struct ModelInput {
   std::vector<torch::Tensor> trees;  // one per row, as encode_tree gives them; HSA on trees only
 };
 
-// Causal attention, one token after the other.
+// Causal attention, one token at a time.
 class AttentionStream {
  public:
   virtual ~AttentionStream() = default;
   virtual torch::Tensor step(const torch::Tensor& x) = 0;  // (1, model) to (1, model)
-  virtual int64_t bytes() const = 0;                       // that it remembers
+  virtual int64_t bytes() const = 0;                       // size of its cache
 };
 
 struct AttentionModule {
@@ -34,7 +34,7 @@ struct AttentionModule {
 };
 using AttentionMaker = std::function<AttentionModule(const ModelConfig& config, const ModelShape& shape)>;
 
-// Causal where the shape is a language model's. Throws c10::Error for options that do not fit.
+// Causal if the shape is that of a language model. Throws c10::Error for invalid options.
 AttentionModule make_attention(const ModelConfig& config, const ModelShape& shape);
 
 // Whether rows need trees.

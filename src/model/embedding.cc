@@ -7,7 +7,7 @@ namespace {
 
 using torch::Tensor;
 
-// torch's deterministic algorithms for the life of this object.
+// torch's deterministic algorithms, for the lifetime of this object.
 class DeterministicGuard {
  public:
   DeterministicGuard()
@@ -23,8 +23,8 @@ class DeterministicGuard {
   bool before_, warned_;
 };
 
-// Sums the rows of `gradient` (tokens, size) by token: (vocabulary, size). Up to a size, a product with a matrix of
-// zeros and ones is the fastest way on a GPU (docs/PERFORMANCE.md), faster than atomics; beyond, torch sorts.
+// Sums the rows of `gradient` (tokens, size) by token: (vocabulary, size). On a GPU, a product with a matrix of zeros
+// and ones is the fastest way up to a certain size (docs/PERFORMANCE.md), faster than atomics; above it, torch sorts.
 Tensor sum_by_token(const Tensor& gradient, const Tensor& tokens, int64_t vocabulary) {
   constexpr int64_t kMostInMatrix = int64_t{1} << 25;
   if (gradient.is_cuda() && vocabulary * tokens.numel() <= kMostInMatrix) {

@@ -13,8 +13,7 @@ namespace {
 using torch::Tensor;
 using torch::indexing::Slice;
 
-// Rows n - taps .. n - 1 of each sequence of states (B, T, C), where n differs from sequence to sequence; zeros before
-// 0.
+// Rows n - taps .. n - 1 of each sequence of states (B, T, C), where n = counts[b]; rows before 0 are zeros.
 Tensor newest_rows(const Tensor& states, const Tensor& counts, int64_t taps) {
   const Tensor rows = counts.unsqueeze(1) + torch::arange(-taps, 0, counts.options());  // (B, taps)
   const Tensor index = rows.clamp_min(0).unsqueeze(-1).expand({-1, -1, states.size(2)});
@@ -32,7 +31,7 @@ void push_recent(Tensor& recent, const Tensor& sequences, const Tensor& states) 
   recent.index_copy_(0, sequences, torch::cat({kept, states.unsqueeze(1)}, 1));
 }
 
-// The filter's output at the newest row: its window holds exactly `taps` rows, so the last output of stride 1 is it.
+// The filter's output at the newest row: the window holds exactly `taps` rows, so it is the last output of stride 1.
 Tensor filter_newest(const Tensor& recent, const Tensor& filter) {
   return causal_filter(recent, filter, 1).select(1, recent.size(1) - 1);
 }
@@ -65,7 +64,7 @@ HktCache HktCache::from_state(const std::vector<std::pair<std::string, Tensor>>&
   auto take = [&](const std::string& name) {
     const auto found = named.find(name);
     TORCH_CHECK(found != named.end(), "HktCache: expected a tensor named \"", name,
-                "\", and there is none; was this state written by HktCache::state()?");
+                "\", found none; was this state written by HktCache::state()?");
     return found->second.clone();
   };
   HktCache cache;
@@ -80,14 +79,14 @@ HktCache HktCache::from_state(const std::vector<std::pair<std::string, Tensor>>&
 }
 
 std::pair<Tensor, HktCache> HktAttentionImpl::prefill(const Tensor& x, const c10::optional<Tensor>& lengths) {
-  TORCH_CHECK(options.causal(), "prefill: expected a causal module; make it with causal(true)");
+  TORCH_CHECK(options.causal(), "prefill: expected a causal module; create it with causal(true)");
   torch::NoGradGuard no_grad;
   const Tensor y = forward(x, lengths);
   HktCache cache;
   const int64_t B = x.size(0);
   cache.lengths = lengths.has_value() ? lengths->to(torch::kLong).clone()
                                       : torch::full({B}, x.size(1), x.options().dtype(torch::kLong));
-  // A prompt of no tokens has no states to gather from; one row of zeros stands in.
+  // An empty prompt has no states to gather from; use one row of zeros instead.
   const Tensor padded = x.size(1) > 0 ? x : torch::zeros({B, 1, x.size(2)}, x.options());
   const std::vector<Tensor> states = pyramid(padded);
   for (int64_t l = 0; l < options.levels(); ++l) {
@@ -102,9 +101,9 @@ std::pair<Tensor, HktCache> HktAttentionImpl::prefill(const Tensor& x, const c10
 }
 
 Tensor HktAttentionImpl::step(const Tensor& x, HktCache& cache) {
-  TORCH_CHECK(options.causal(), "step: expected a causal module; make it with causal(true)");
+  TORCH_CHECK(options.causal(), "step: expected a causal module; create it with causal(true)");
   TORCH_CHECK(static_cast<int64_t>(cache.levels.size()) == options.levels(), "cache: expected ", options.levels(),
-              " levels like the module, got ", cache.levels.size());
+              " levels, as in the module, got ", cache.levels.size());
   TORCH_CHECK(x.dim() == 2 && x.size(0) == cache.lengths.size(0) && x.size(1) == options.model_size(),
               "x: expected shape (", cache.lengths.size(0), ", ", options.model_size(), "), got ", x.sizes());
   torch::NoGradGuard no_grad;

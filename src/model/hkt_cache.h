@@ -1,4 +1,4 @@
-// What a causal HKT module remembers of the tokens it has seen, so that one more token costs one row of attention.
+// The cache of a causal HKT module, so that one more token costs one row of attention.
 #pragma once
 
 #include <torch/torch.h>
@@ -25,10 +25,10 @@ class STRATA_API HktCache {
   torch::Tensor recent_inputs;  // (B, taps, model) before the input filter; undefined without one
   torch::Tensor lengths;        // (B) int64: tokens seen by each sequence
 
-  // Makes room for sequences of `tokens` tokens; what is there stays.
+  // Makes room for sequences of `tokens` tokens; keeps the contents.
   void reserve(int64_t tokens);
 
-  // Everything as named tensors, to be written with save_safetensors, and back.
+  // The whole cache as named tensors, for save_safetensors, and back.
   std::vector<std::pair<std::string, torch::Tensor>> state() const;
   static HktCache from_state(const std::vector<std::pair<std::string, torch::Tensor>>& state);
 };

@@ -24,8 +24,8 @@ void check_options(const HsaAttentionOptions& o) {
               o.places());
   TORCH_CHECK(o.branching() >= 2 && o.branching() <= kMaxBranching, "branching: expected 2 to ", kMaxBranching,
               ", got ", o.branching());
-  TORCH_CHECK(!o.streaming() || o.positions() == "none" || o.places() == o.branching(),
-              "places: the streaming form wants as many as branching = ", o.branching(), ", got ", o.places());
+  TORCH_CHECK(!o.streaming() || o.positions() == "none" || o.places() == o.branching(), "places: expected ",
+              o.branching(), " like branching in the streaming form, got ", o.places());
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ std::vector<Tensor> HsaAttentionImpl::project(const Tensor& x) {
   const int64_t d = options.model_size() / options.heads();
   auto heads = [&](const Tensor& t) { return t.view({x.size(0), x.size(1), options.heads(), d}); };
   Tensor q = heads(query_(x)), k = heads(key_(x));
-  if (options.normalize()) {  // in float under autocast; back to what the values have
+  if (options.normalize()) {  // in float under autocast; then back to the type of the values
     q = torch::layer_norm(q, {d}).to(q.scalar_type());
     k = torch::layer_norm(k, {d}).to(k.scalar_type());
   }
@@ -99,7 +99,7 @@ HsaStreamCache HsaStreamCache::from_state(const std::vector<std::pair<std::strin
     for (const auto& item : state) {
       if (item.first == name) to = item.second.clone();
     }
-    TORCH_CHECK(to.defined(), "HsaStreamCache: expected a tensor named \"", name, "\", and there is none");
+    TORCH_CHECK(to.defined(), "HsaStreamCache: expected a tensor named \"", name, "\", found none");
   };
   take("keys", cache.keys);
   take("values", cache.values);
@@ -110,7 +110,7 @@ HsaStreamCache HsaStreamCache::from_state(const std::vector<std::pair<std::strin
 }
 
 HsaStreamCache HsaAttentionImpl::start_stream(int64_t batch, int64_t capacity) const {
-  TORCH_CHECK(options.streaming(), "start_stream: expected the streaming form; make the module with streaming(true)");
+  TORCH_CHECK(options.streaming(), "start_stream: expected the streaming form; create the module with streaming(true)");
   const auto like = value_->weight.options().requires_grad(false);
   const int64_t H = options.heads(), b = options.branching(), d = options.model_size() / H;
   return {torch::zeros({batch, H, capacity, b, d}, like), torch::zeros({batch, H, capacity, b, d}, like),
@@ -119,7 +119,7 @@ HsaStreamCache HsaAttentionImpl::start_stream(int64_t batch, int64_t capacity) c
 }
 
 Tensor HsaAttentionImpl::step(const Tensor& x, HsaStreamCache& cache) {
-  TORCH_CHECK(options.streaming(), "step: expected the streaming form; make the module with streaming(true)");
+  TORCH_CHECK(options.streaming(), "step: expected the streaming form; create the module with streaming(true)");
   TORCH_CHECK(x.dim() == 2 && x.size(1) == options.model_size(), "x: expected shape (batch, ", options.model_size(),
               "), got ", x.sizes());
   torch::NoGradGuard no_grad;
@@ -136,10 +136,10 @@ Tensor HsaAttentionImpl::forward(const Tensor& x, const std::vector<Tensor>& tre
                                  const c10::optional<Tensor>& weights) {
   TORCH_CHECK(x.dim() == 3 && x.size(2) == options.model_size(), "x: expected shape (batch, tokens, ",
               options.model_size(), "), got ", x.sizes());
-  TORCH_CHECK(
-      options.streaming() == trees.empty() || x.size(0) == 0,
-      options.streaming() ? "trees: the streaming form takes none" : "trees: expected one per sequence, got none");
-  Tensor real = x;  // what padding holds must not reach the gradients of the projections (0 * NaN)
+  TORCH_CHECK(options.streaming() == trees.empty() || x.size(0) == 0,
+              options.streaming() ? "trees: expected none in the streaming form"
+                                  : "trees: expected one per sequence, got none");
+  Tensor real = x;  // the contents of padding must not reach the gradients of the projections (0 * NaN)
   if (weights.has_value()) real = x.masked_fill(weights->eq(0).unsqueeze(-1), 0.0);
   const std::vector<Tensor> qkv = project(real);
   const auto compute = x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;

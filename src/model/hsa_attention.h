@@ -1,5 +1,4 @@
-// HSA attention as a module: projections, the tree (or streaming) attention, output projection (docs/MATH.md, section
-// 2).
+// HSA attention as a module: projections, tree or streaming attention, output projection (docs/MATH.md, section 2).
 #pragma once
 
 #include <torch/torch.h>
@@ -12,8 +11,8 @@
 
 namespace strata {
 
-// What the streaming form remembers: at height h the complete siblings of the newest token's ancestor, at most b - 1
-// entries per height, whatever the length of the stream.
+// The cache of the streaming form: at height h the complete siblings of the newest token's ancestor, at most b - 1
+// entries per height, for a stream of any length.
 class STRATA_API HsaStreamCache {
  public:
   torch::Tensor keys, values;  // (B, H, capacity, b, d)
@@ -30,8 +29,8 @@ struct HsaAttentionOptions {
 
   TORCH_ARG(int64_t, model_size);
   TORCH_ARG(int64_t, heads);
-  // The form. The tree form ties rows to their node's mean query and so looks ahead inside a node, even with
-  // causal(true): it is for encoders. Only streaming(true) is safe for autoregressive use.
+  // The tree form ties rows to their node's mean query, so it looks ahead inside a node, even with causal(true): it is
+  // for encoders. Only streaming(true) is safe for autoregressive use.
   TORCH_ARG(bool, streaming) = false;
   TORCH_ARG(bool, causal) = false;             // tree form: only earlier siblings count
   TORCH_ARG(int64_t, branching) = 16;          // streaming form: the left-packed tree
@@ -62,11 +61,11 @@ class STRATA_API HsaAttentionImpl : public torch::nn::Cloneable<HsaAttentionImpl
   // One new token per sequence, x: (B, model). Equals the parallel form, to rounding; costs O(b log T). No gradients.
   torch::Tensor step(const torch::Tensor& x, HsaStreamCache& cache);
 
-  // q, k, v of x, (B, H, T, d) each, normalised where the options say so: what hierarchy_score wants.
+  // q, k, v of x, (B, H, T, d) each, normalised if the options say so: the inputs of hierarchy_score.
   std::vector<torch::Tensor> project(const torch::Tensor& x);
   torch::Tensor position_table() const;  // E: (H, tables, places, places), undefined without positions
 
-  HsaAttentionOptions options;  // fixed once the module is made
+  HsaAttentionOptions options;  // must not change after construction
 
  private:
   c10::optional<torch::Tensor> key_bias(const torch::Tensor& k, torch::ScalarType compute) const;

@@ -23,11 +23,11 @@ void declare(OptionTable& table, ModelConfig& c) {
             {.help = "One pair of query and key projections for all levels, or one per level",
              .choices = {"shared", "per-level"}});
   table.add("input_filter", &c.input_filter,
-            {.help = "A stride-1 causal filter in front of everything, also of flat attention"});
+            {.help = "A stride-1 causal filter before the projections, also with flat attention"});
   table.add("psd", &c.psd, {.help = "Keys made from queries, so that the symmetrised kernel is PSD"});
   table.begin_group("HSA attention");
   table.add("tree", &c.tree,
-            {.help = "Tree over the tokens; task: what the task's data has",
+            {.help = "Tree over the tokens; task: the tree of the task's data",
              .choices = {"task", "brackets", "text", "quadtree", "balanced", "star"}});
   table.add("branching", &c.branching, {.help = "Children of a family at most", .min = 2, .max = 64});
   table.add("sibling_positions", &c.sibling_positions,
@@ -38,7 +38,7 @@ void declare(OptionTable& table, ModelConfig& c) {
 void declare(OptionTable& table, ModelShape& s) {
   table.add("vocabulary", &s.vocabulary, {.help = "Tokens", .min = 1});
   table.add("outputs", &s.outputs, {.help = "Classes, or the vocabulary", .min = 1});
-  table.add("length", &s.length, {.help = "Tokens a row at most", .min = 1});
+  table.add("length", &s.length, {.help = "Tokens per row at most", .min = 1});
   table.add("next_token", &s.next_token, {.help = "A causal language model"});
   table.add("tables", &s.tables, {.help = "Sibling position tables", .min = 1});
   table.add("places", &s.places, {.help = "Places in each", .min = 1});

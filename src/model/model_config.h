@@ -1,4 +1,4 @@
-// What a sequence model is made of: its options, and the shape its task gives it.
+// The options of a sequence model, and the shape that its task requires.
 #pragma once
 
 #include <string>
@@ -32,6 +32,6 @@ struct ModelShape {
 };
 
 void declare(OptionTable& table, ModelConfig& config);
-void declare(OptionTable& table, ModelShape& shape);  // never on a command line: for the record in a checkpoint
+void declare(OptionTable& table, ModelShape& shape);  // not for the command line: for the record in a checkpoint
 
 }  // namespace strata

@@ -25,7 +25,8 @@ Json header_json(const SafetensorsFile& file, const char* key, const fs::path& p
   const auto found = file.metadata.find(key);
   const Json json = found == file.metadata.end() ? Json() : Json::parse(found->second, nullptr, false);
   if (!json.is_object()) {
-    throw output_error("{}: its header has no {}; expected a file written by strata train", path.string(), key);
+    throw output_error("{}: expected {} in the header, found none; was this file written by strata train?",
+                       path.string(), key);
   }
   return json;
 }
@@ -36,7 +37,7 @@ void copy_weights(const std::map<std::string, torch::Tensor>& stored, const std:
   for (auto& item : model->named_parameters()) {
     const auto found = stored.find(prefix + item.key());
     if (found == stored.end() || found->second.sizes() != item.value().sizes()) {
-      throw output_error("{}: tensor {} is missing or of another shape; this is a checkpoint of another model",
+      throw output_error("{}: tensor {} is missing or has another shape; expected a checkpoint of this model",
                          path.string(), item.key());
     }
     item.value().copy_(found->second);
@@ -61,7 +62,7 @@ Json ModelCard::to_json() const {
 ModelCard ModelCard::from_json(const Json& json, const std::string& where) {
   ModelCard card;
   if (json.value("format", 0) != 1) {
-    throw output_error("{}: written by another version of strata (format {}, this one reads 1)", where,
+    throw output_error("{}: expected format 1, got format {}; the file was written by another version of strata", where,
                        json.value("format", 0));
   }
   OptionTable config_table, shape_table;
@@ -75,7 +76,7 @@ ModelCard ModelCard::from_json(const Json& json, const std::string& where) {
     card.labels = json.at("labels").get<std::vector<std::string>>();
     if (json.contains("words")) card.words = json.at("words").get<std::vector<std::string>>();
   } catch (const nlohmann::json::exception& error) {
-    throw output_error("{}: its model header is damaged ({})", where, error.what());
+    throw output_error("{}: the model header is damaged ({})", where, error.what());
   }
   return card;
 }
@@ -90,7 +91,8 @@ fs::path model_file(const fs::path& given) {
   if (!fs::is_directory(given)) return given;
   fs::path path = given / "best.safetensors";
   if (fs::exists(path)) return path;
-  throw output_error("{}: expected best.safetensors in this folder; has its run been evaluated yet?", given.string());
+  throw output_error("{}: expected best.safetensors in this folder, found none; has the run been evaluated yet?",
+                     given.string());
 }
 
 LoadedModel load_model(const fs::path& given) {

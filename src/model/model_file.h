@@ -12,14 +12,14 @@
 
 namespace strata {
 
-// What stands in the header beside the weights.
+// The header of a model file.
 struct ModelCard {
   ModelConfig config;
   ModelShape shape;
   std::string task;
-  std::string tree;                 // kind of tree its rows have
+  std::string tree;                 // kind of tree of its rows
   std::vector<std::string> labels;  // of its classes
-  std::vector<std::string> words;   // its vocabulary, where tokens are words
+  std::vector<std::string> words;   // its vocabulary, if tokens are words
 
   Json to_json() const;
   static ModelCard from_json(const Json& json, const std::string& where);
@@ -41,7 +41,7 @@ inline constexpr const char* kCardKey = "strata.model";  // of the card in a fil
 void save_tensors(const fs::path& path, const NamedTensors& tensors, const Metadata& metadata);
 SafetensorsFile load_tensors(const fs::path& path);
 Json header_json(const SafetensorsFile& file, const char* key, const fs::path& path);
-// Copies tensors named prefix + parameter name into the model; every name and shape must fit.
+// Copies tensors named prefix + parameter name into the model; every name and shape must match.
 void copy_weights(const std::map<std::string, torch::Tensor>& stored, const std::string& prefix, SequenceModel& model,
                   const fs::path& path);
 

@@ -46,14 +46,14 @@ Entry parse_entry(const std::string& name, const json& value, uint64_t data_byte
   if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") || !value.contains("data_offsets") ||
       !value["dtype"].is_string() || !value["shape"].is_array() || !value["data_offsets"].is_array() ||
       value["data_offsets"].size() != 2) {
-    fail("tensor \"" + name + "\" needs a dtype, a shape and two data_offsets");
+    fail("tensor \"" + name + "\": expected a dtype, a shape and two data_offsets");
   }
   const auto& names = type_names();
   const auto type = std::find_if(names.begin(), names.end(), [&](const auto& n) { return value["dtype"] == n.first; });
   if (type == names.end()) fail("tensor \"" + name + "\" has the unknown dtype " + value["dtype"].dump());
   entry.type = type->second;
   for (const json& offset : value["data_offsets"]) {
-    if (!offset.is_number_unsigned()) fail("tensor \"" + name + "\" has a data offset that is no natural number");
+    if (!offset.is_number_unsigned()) fail("tensor \"" + name + "\": expected data offsets that are natural numbers");
   }
   entry.begin = value["data_offsets"][0];
   entry.end = value["data_offsets"][1];
@@ -61,12 +61,11 @@ Entry parse_entry(const std::string& name, const json& value, uint64_t data_byte
     fail("tensor \"" + name + "\" claims bytes " + std::to_string(entry.begin) + " to " + std::to_string(entry.end) +
          " of " + std::to_string(data_bytes));
   }
-  // Zeros are left out of the product: a tensor of shape (4, 0) is empty, and torch multiplies the other sizes of an
-  // empty tensor, too, for its strides.
+  // The product skips zeros: a tensor of shape (4, 0) is empty, but torch multiplies its other sizes for its strides.
   uint64_t bytes = c10::elementSize(entry.type);
   bool empty = false;
   for (const json& size : value["shape"]) {
-    if (!size.is_number_unsigned()) fail("tensor \"" + name + "\" has a size that is no natural number");
+    if (!size.is_number_unsigned()) fail("tensor \"" + name + "\": expected sizes that are natural numbers");
     const uint64_t n = size;
     if (n != 0 && bytes > kMaxBytes / n) fail("tensor \"" + name + "\" has a shape larger than any file");
     if (n != 0) bytes *= n;
@@ -75,14 +74,14 @@ Entry parse_entry(const std::string& name, const json& value, uint64_t data_byte
   }
   if (empty) bytes = 0;
   if (bytes != entry.end - entry.begin) {
-    fail("tensor \"" + name + "\" needs " + std::to_string(bytes) + " bytes for its shape, and its offsets span " +
+    fail("tensor \"" + name + "\" needs " + std::to_string(bytes) + " bytes for its shape, its offsets span " +
          std::to_string(entry.end - entry.begin));
   }
   return entry;
 }
 
-// Parses JSON and refuses what a plain parse would let pass: a name that appears twice (the second would overwrite the
-// first), nesting (each bracket would cost 70 bytes) and a zero byte (it would end the text).
+// Parses JSON and rejects what the parser accepts: a name that appears twice (the second would overwrite the first),
+// nesting (each bracket would cost 70 bytes) and a zero byte (it would end the text).
 template <class Fail>
 json parse_header(const std::string& header, const Fail& fail) {
   std::vector<std::string> seen;
@@ -143,7 +142,7 @@ void save_safetensors(const std::string& path, const NamedTensors& tensors, cons
   if (!out || std::rename(temporary.c_str(), path.c_str()) != 0) {
     const std::string reason = std::strerror(errno);
     std::remove(temporary.c_str());
-    TORCH_CHECK(false, "cannot write ", path, ": ", reason, "; is the folder there, writable and not full?");
+    TORCH_CHECK(false, "cannot write ", path, ": ", reason, "; check that the folder exists, is writable and not full");
   }
 }
 
@@ -157,7 +156,7 @@ struct Contents {
 };
 
 [[noreturn]] void refuse(const std::string& path, const std::string& reason) {
-  TORCH_CHECK(false, path, " is not a safetensors file that can be read: ", reason);
+  TORCH_CHECK(false, path, " is not a safetensors file: ", reason);
   std::abort();  // not reached
 }
 
@@ -202,7 +201,7 @@ Contents read_contents(const std::string& path, std::ifstream& in) {
     }
     at = entry.end;
   }
-  if (at != data_bytes) fail(std::to_string(data_bytes - at) + " bytes after the last tensor belong to none");
+  if (at != data_bytes) fail(std::to_string(data_bytes - at) + " bytes after the last tensor belong to no tensor");
   return contents;
 }
 
@@ -265,11 +264,11 @@ Metadata load_module(torch::nn::Module& module, const std::string& path) {
   const SafetensorsFile file = load_safetensors(path);
   std::map<std::string, Tensor> stored(file.tensors.begin(), file.tensors.end());
   const NamedTensors own = module_tensors(module);
-  // Check everything before anything is changed.
+  // Check everything before changing anything.
   for (const auto& [name, tensor] : own) {
     const auto found = stored.find(name);
     TORCH_CHECK(found != stored.end(), path, ": expected a tensor \"", name,
-                "\" for this module, and there is none; was it saved from a module with other options?");
+                "\" for this module, found none; was it saved from a module with other options?");
     TORCH_CHECK(found->second.sizes() == tensor.sizes(), path, ": tensor \"", name, "\": expected shape ",
                 tensor.sizes(), ", got ", found->second.sizes());
   }

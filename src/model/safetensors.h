@@ -20,16 +20,16 @@ struct SafetensorsFile {
   Metadata metadata;
 };
 
-// Written to a temporary file first and then renamed, so that an interrupted write leaves the old file whole.
+// Written to a temporary file first and then renamed, so that an interrupted write leaves the old file unchanged.
 STRATA_API void save_safetensors(const std::string& path, const NamedTensors& tensors, const Metadata& metadata = {});
 
 // Every claim of the header is checked against the file before any data is read.
 STRATA_API SafetensorsFile load_safetensors(const std::string& path);
-// The same, with tensors that are read from the file when they are used first. Writing to them does not change the
-// file; shortening it while they are in use ends the program.
+// The same, with tensors that are mapped into memory and read on first use. Writing to them does not change the file;
+// shortening the file while they are in use ends the program.
 STRATA_API SafetensorsFile map_safetensors(const std::string& path);
 
-// A module's parameters and buffers under their state-dict names. Loading wants exactly the module's names and shapes.
+// A module's parameters and buffers under their state-dict names. Loading requires the same names and shapes.
 STRATA_API void save_module(const torch::nn::Module& module, const std::string& path, const Metadata& metadata = {});
 STRATA_API Metadata load_module(torch::nn::Module& module, const std::string& path);
 

@@ -57,7 +57,7 @@ Tensor SequenceModelImpl::drop(const Tensor& x) const { return torch::dropout(x,
 
 Tensor SequenceModelImpl::embed(const ModelInput& input) {
   const int64_t tokens = input.tokens.size(1);
-  TORCH_CHECK_VALUE(tokens <= shape.length, "tokens: this model reads ", shape.length, " at most, got ", tokens);
+  TORCH_CHECK_VALUE(tokens <= shape.length, "tokens: expected at most ", shape.length, ", got ", tokens);
   Tensor x = embed_tokens(embedding_->weight, input.tokens);
   if (positions_.defined()) x = x + positions_.narrow(0, 0, tokens).to(x.device());
   return drop(x);
@@ -88,7 +88,7 @@ int64_t SequenceModelImpl::Stream::bytes() const {
 }
 
 SequenceModelImpl::Stream SequenceModelImpl::start_stream() const {
-  TORCH_CHECK_VALUE(shape.next_token, "start_stream: expected a language model, and this one is a classifier");
+  TORCH_CHECK_VALUE(shape.next_token, "start_stream: expected a language model, got a classifier");
   torch::NoGradGuard no_grad;
   Stream stream;
   for (const Block& block : blocks_) stream.layers.push_back(block.attention.stream());
@@ -96,8 +96,8 @@ SequenceModelImpl::Stream SequenceModelImpl::start_stream() const {
 }
 
 Tensor SequenceModelImpl::step(int64_t token, Stream& stream) {
-  TORCH_CHECK_VALUE(!positions_.defined() || stream.length < shape.length, "tokens: this model reads ", shape.length,
-                    " at most");
+  TORCH_CHECK_VALUE(!positions_.defined() || stream.length < shape.length, "tokens: expected at most ", shape.length,
+                    ", and this stream has as many already");
   torch::NoGradGuard no_grad;
   Tensor x = embedding_(torch::tensor({token}));
   if (positions_.defined()) x = x + positions_.narrow(0, stream.length, 1);

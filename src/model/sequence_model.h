@@ -14,23 +14,23 @@ namespace strata {
 //   outputs = head(pool(norm(x)))   or, of a language model, head(norm(x)) at every token
 class SequenceModelImpl : public torch::nn::Module {
  public:
-  // `attention` makes the attention of each block; another maker than ours serves comparisons.
+  // `attention` creates the attention of each block; pass another function to compare with other attentions.
   SequenceModelImpl(const ModelConfig& config, const ModelShape& shape,
                     const AttentionMaker& attention = make_attention);
 
   // (B, classes), or (B, T, vocabulary) of a language model.
   torch::Tensor forward(const ModelInput& input);
 
-  // Appends what the attention of each block reads, (B, T, model) each. When a block fails, as one with weights that
-  // are not finite may, `read` has what was reached.
+  // Appends the input of the attention of each block, (B, T, model) each. If a block fails, for example because its
+  // weights are not finite, `read` holds the inputs up to that block.
   void attention_inputs(const ModelInput& input, std::vector<torch::Tensor>& read) { run(input, &read); }
   std::shared_ptr<torch::nn::Module> attention(int64_t layer) const { return blocks_[layer].attention.module; }
 
-  // A language model one token after the other: (vocabulary) logits of what follows `token`. Equals forward(), to
+  // A language model, one token at a time: (vocabulary) logits of the token after `token`. Equals forward(), to
   // rounding. No gradients.
   struct Stream {
     std::vector<std::unique_ptr<AttentionStream>> layers;
-    int64_t length = 0;  // tokens seen, of `shape.length` at most where the model has positions
+    int64_t length = 0;  // tokens seen; at most `shape.length` if the model has positions
     int64_t bytes() const;
   };
   Stream start_stream() const;
@@ -48,7 +48,7 @@ class SequenceModelImpl : public torch::nn::Module {
     torch::nn::Linear widen{nullptr}, narrow{nullptr};
   };
 
-  // The final states; `read` gets what each attention read, if it is given.
+  // The final states; `read`, if given, receives the input of each attention.
   torch::Tensor run(const ModelInput& input, std::vector<torch::Tensor>* read);
   torch::Tensor embed(const ModelInput& input);
   torch::Tensor pool(const torch::Tensor& x, const ModelInput& input) const;
@@ -62,7 +62,7 @@ class SequenceModelImpl : public torch::nn::Module {
 };
 TORCH_MODULE(SequenceModel);
 
-// The ordinary sinusoids of Vaswani et al. 2017: (length, size).
+// The sinusoids of Vaswani et al. 2017: (length, size).
 torch::Tensor sinusoidal_embedding(int64_t length, int64_t size);
 
 }  // namespace strata

@@ -1,9 +1,10 @@
-// The definition of HKT attention (docs/MATH.md, section 1): plain loops in double, written to be read.
+// The definition of HKT attention (docs/MATH.md, section 1): plain loops in double, written for readability.
 #include <cmath>
 #include <limits>
 #include <type_traits>
 #include <vector>
 
+#include "base/check.h"
 #include "base/hkt_check.h"
 #include "base/text.h"
 
@@ -37,7 +38,7 @@ struct Head {
     return p.bias.data == nullptr ? 0.0 : row(p.bias, b, h, i)[j * p.bias.stride[3]];
   }
 
-  // A pair counts when both tokens are real, causality allows it and no bias of -inf forbids it.
+  // A pair is visible if both tokens are real, causality allows it and its bias is not -inf.
   bool allowed(int64_t i, int64_t j) const {
     return i < length() && j < length() && (!p.causal || j <= i) && bias(i, j) != kMinusInfinity;
   }
@@ -47,7 +48,7 @@ struct Head {
     return dot(row(p.q[l], b, h, m), p.q[l].stride[3], row(p.k[l], b, key_head(), n), p.k[l].stride[3], p.head_size);
   }
 
-  // S_ij = scale * sum_l a_l <q^(l)_{i >> l}, k^(l)_{j >> l}> + bias_ij, or -inf where the pair does not count.
+  // S_ij = scale * sum_l a_l <q^(l)_{i >> l}, k^(l)_{j >> l}> + bias_ij, or -inf if the pair is not visible.
   double score(int64_t i, int64_t j) const {
     if (!allowed(i, j)) return kMinusInfinity;
     double mixed = 0;
@@ -56,7 +57,7 @@ struct Head {
   }
 };
 
-// lse = log sum_j exp S_j, -inf for a row without keys. NaN scores give NaN, as they should.
+// lse = log sum_j exp S_j, -inf for a row without keys. NaN scores give NaN.
 double log_sum_exp(const std::vector<double>& scores) {
   double peak = kMinusInfinity;
   bool has_nan = false;
@@ -71,7 +72,7 @@ double log_sum_exp(const std::vector<double>& scores) {
   return peak + std::log(sum);
 }
 
-// P_j = exp(S_j - lse), 0 where the pair does not count.
+// P_j = exp(S_j - lse), 0 if the pair is not visible.
 double probability(double score, double lse) { return score == kMinusInfinity ? 0.0 : std::exp(score - lse); }
 
 std::vector<double> score_row(const Head& head, int64_t i) {
@@ -85,11 +86,6 @@ void fill_zero(const View& view, int64_t batch, int64_t heads, int64_t tokens, i
     for (int64_t h = 0; h < heads; ++h)
       for (int64_t t = 0; t < tokens; ++t)
         for (int64_t c = 0; c < channels; ++c) row(view, b, h, t)[c * view.stride[3]] = 0;
-}
-
-Status check_float64(const HktProblem& p) {
-  if (p.dtype == DType::kFloat64) return {};
-  return invalid("dtype: the reference expects kFloat64; convert the inputs, or call hkt_forward / hkt_backward");
 }
 
 // Gradients of one head, added to those of the heads that share its keys (docs/MATH.md, section 1.4).
@@ -134,7 +130,7 @@ void backward_head(const Head& head, const HktOutputs& outputs, const HktGradien
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t j = 0; j < n; ++j) {
         const double G = block_sum[i * n + j];
-        if (G == 0.0) continue;  // also skips what no allowed pair reaches, where q or k may be padding
+        if (G == 0.0) continue;  // also skips rows without a visible pair, where q or k may be padding
         dweight += p.scale * G * head.product(l, i, j);
         for (int c = 0; c < p.head_size; ++c) {
           const double factor = p.scale * head.weight(l) * G;
@@ -150,7 +146,7 @@ void backward_head(const Head& head, const HktOutputs& outputs, const HktGradien
 
 Status hkt_forward_ref(const HktProblem& p, const HktOutputs& outputs) {
   if (Status s = hkt_check(p, outputs); !s.ok()) return s;
-  if (Status s = check_float64(p); !s.ok()) return s;
+  if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
   for (int64_t b = 0; b < p.batch; ++b) {
     for (int64_t h = 0; h < p.heads; ++h) {
       const Head head{p, b, h};
@@ -176,7 +172,7 @@ Status hkt_forward_ref(const HktProblem& p, const HktOutputs& outputs) {
 Status hkt_backward_ref(const HktProblem& p, const HktOutputs& outputs, const HktGradients& g) {
   if (Status s = hkt_check(p, outputs); !s.ok()) return s;
   if (Status s = hkt_check(g, p); !s.ok()) return s;
-  if (Status s = check_float64(p); !s.ok()) return s;
+  if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
   for (int l = 0; l < p.levels; ++l) {
     const int64_t n = hkt_level_tokens(p.tokens, l);
     fill_zero(g.dq[l], p.batch, p.heads, n, p.head_size);
@@ -194,7 +190,7 @@ Status hkt_backward_ref(const HktProblem& p, const HktOutputs& outputs, const Hk
 Status hkt_materialize(const HktProblem& p, int64_t b, int64_t h, double* scores, double* attention) {
   double unused = 0;
   if (Status s = hkt_check(p, {{&unused, {}}, &unused}); !s.ok()) return s;
-  if (Status s = check_float64(p); !s.ok()) return s;
+  if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
   if (b < 0 || b >= p.batch) return invalid("batch: expected 0 to ", p.batch - 1, ", got ", b);
   if (h < 0 || h >= p.heads) return invalid("head: expected 0 to ", p.heads - 1, ", got ", h);
   const Head head{p, b, h};

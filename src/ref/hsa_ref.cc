@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/check.h"
 #include "base/hsa_check.h"
 #include "base/text.h"
 
@@ -75,7 +76,7 @@ struct Sequence {
     if (p.positions == nullptr || kind < 0) return -1;
     return ((h * p.kinds + kind) * p.places + static_cast<int64_t>(c)) * p.places + static_cast<int64_t>(b);
   }
-  // g(c, b) of the c-th and b-th child of a family; -inf where the pair does not count.
+  // g(c, b) of the c-th and b-th child of a family; -inf if the pair is not visible.
   double g(const Node& family, size_t c, size_t b) const {
     const Node &x = nodes[family.children[c]], &y = nodes[family.children[b]];
     if (y.weight == 0 || (p.causal && b > c)) return kMinusInfinity;
@@ -97,7 +98,7 @@ struct Sequence {
       for (int64_t c : A.children) A.weight += nodes[c].weight;
       for (size_t c = 0; c < A.children.size(); ++c) {
         Node& child = nodes[A.children[c]];
-        double peak = child.f;  // Z = log(exp f + sum exp g), about the largest term
+        double peak = child.f;  // Z = log(exp f + sum exp g), relative to the largest term
         for (size_t b = 0; b < A.children.size(); ++b) peak = b == c ? peak : std::fmax(peak, g(A, c, b));
         double sum = exp_difference(child.f, peak);
         for (size_t b = 0; b < A.children.size(); ++b) sum += b == c ? 0.0 : exp_difference(g(A, c, b), peak);
@@ -113,8 +114,7 @@ struct Sequence {
     }
   }
 
-  // The attention of every node's row on every token is materialised through acc: `spread` receives (child, sibling,
-  // mass).
+  // Calls spread(child, sibling, mass) for every pair of siblings: the attention of each row of `child` on `sibling`.
   template <class Spread>
   void top_down(const Spread& spread) {
     if (tree.families > 0) nodes[0].m = 1;
@@ -135,11 +135,6 @@ struct Sequence {
   const TreeView& tree;
   std::vector<Node> nodes;
 };
-
-Status check_float64(const HsaProblem& p) {
-  if (p.dtype == DType::kFloat64) return {};
-  return invalid("dtype: the reference expects kFloat64; convert the inputs, or call hsa_forward / hsa_backward");
-}
 
 // Gradients, by the formulas of docs/MATH.md, section 2.4.
 void backward_sequence(Sequence& s, const HsaGradients& gr) {
@@ -180,7 +175,7 @@ void backward_sequence(Sequence& s, const HsaGradients& gr) {
       Node& child = s.nodes[A.children[c]];
       if (child.weight == 0) continue;
       const double share = child.weight / A.weight;
-      // What the node's means owe to its children.
+      // The gradients that a child gets through the means of its node.
       add(child.dq, share, A.dq);
       add(child.dk, share, A.dk);
       add(child.dv, share, A.dv);
@@ -228,7 +223,7 @@ void backward_sequence(Sequence& s, const HsaGradients& gr) {
 
 Status hsa_forward_ref(const HsaProblem& p, const HsaOutputs& outputs) {
   if (Status s = hsa_check(p); !s.ok()) return s;
-  if (Status s = check_float64(p); !s.ok()) return s;
+  if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
   for (int64_t n = 0; n < p.sequences; ++n) {
     for (int64_t h = 0; h < p.heads; ++h) {
       Sequence s(p, n, h);
@@ -257,7 +252,7 @@ Status hsa_forward_ref(const HsaProblem& p, const HsaOutputs& outputs) {
 Status hsa_backward_ref(const HsaProblem& p, const HsaGradients& gr) {
   if (Status s = hsa_check(p); !s.ok()) return s;
   if (Status s = hsa_check(gr, p); !s.ok()) return s;
-  if (Status s = check_float64(p); !s.ok()) return s;
+  if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
   for (int64_t at = 0; gr.dpositions != nullptr && at < p.heads * p.kinds * p.places * p.places; ++at) {
     static_cast<double*>(gr.dpositions)[at] = 0;
   }
@@ -272,7 +267,7 @@ Status hsa_backward_ref(const HsaProblem& p, const HsaGradients& gr) {
 
 Status hsa_materialize(const HsaProblem& p, int64_t n, int64_t h, double* attention) {
   if (Status s = hsa_check(p); !s.ok()) return s;
-  if (Status s = check_float64(p); !s.ok()) return s;
+  if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
   if (n < 0 || n >= p.sequences) return invalid("sequence: expected 0 to ", p.sequences - 1, ", got ", n);
   if (h < 0 || h >= p.heads) return invalid("head: expected 0 to ", p.heads - 1, ", got ", h);
   Sequence s(p, n, h);

@@ -4,8 +4,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/check.h"
 #include "base/hsa_stream_check.h"
-#include "base/text.h"
 
 namespace strata {
 namespace {
@@ -79,17 +79,11 @@ double log_sum_exp(const std::vector<Entry>& entries) {
   return peak + std::log(sum);
 }
 
-Status check_float64(const HsaStreamProblem& p) {
-  if (p.dtype == DType::kFloat64) return {};
-  return invalid(
-      "dtype: the reference expects kFloat64; convert the inputs, or call hsa_stream_forward / hsa_stream_backward");
-}
-
 }  // namespace
 
 Status hsa_stream_forward_ref(const HsaStreamProblem& p, const HsaStreamOutputs& outputs) {
   if (Status s = hsa_stream_check(p, outputs); !s.ok()) return s;
-  if (Status s = check_float64(p); !s.ok()) return s;
+  if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
   for (int64_t b = 0; b < p.batch; ++b) {
     for (int64_t h = 0; h < p.heads; ++h) {
       const Stream s{p, b, h};
@@ -112,7 +106,7 @@ Status hsa_stream_backward_ref(const HsaStreamProblem& p, const HsaStreamOutputs
                                const HsaStreamGradients& g) {
   if (Status s = hsa_stream_check(p, outputs); !s.ok()) return s;
   if (Status s = hsa_stream_check(g, p); !s.ok()) return s;
-  if (Status s = check_float64(p); !s.ok()) return s;
+  if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
   double* dpositions = static_cast<double*>(g.dpositions);
   for (int64_t at = 0; dpositions != nullptr && at < p.heads * p.heights * p.branching * p.branching; ++at)
     dpositions[at] = 0;

@@ -1,4 +1,4 @@
-// The files of src/report/page and Chart.js, put into the program by the build (src/report/embed.cmake).
+// The files of src/report/page and Chart.js, embedded by the build (src/report/embed.cmake).
 #pragma once
 
 #include <string_view>

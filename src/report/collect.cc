@@ -7,6 +7,7 @@
 #include "compare/compare.h"
 #include "train/metrics.h"
 #include "util/error.h"
+#include "util/json.h"
 
 namespace strata {
 namespace {
@@ -21,19 +22,19 @@ Json read_part(const fs::path& path, const std::string& missing, Json& problems)
   try {
     Json part = Json::parse(read_raw_file(path), nullptr, false);
     if (part.is_object()) return part;
-    problems.push_back(fmt::format("{} is damaged: it is not a JSON object", name));
+    problems.push_back(fmt::format("{} is damaged: expected a JSON object, got {}", name, json_kind(part)));
   } catch (const Error& error) {
     problems.push_back(error.what());
   }
   return {};
 }
 
-// At most `most` lines of "train", evenly, the last among them, and all others.
+// At most `most` lines of the kind "train", evenly spaced and including the last one, and all lines of other kinds.
 Json read_course(const fs::path& folder, size_t most, Json& problems) {
   int64_t damaged = 0;
   const std::vector<Json> lines = read_metrics(folder, &damaged);
   const std::string name = (folder.filename() / "metrics.jsonl").string();
-  if (lines.empty()) problems.push_back(fmt::format("{} is missing or empty: there are no curves of this run", name));
+  if (lines.empty()) problems.push_back(fmt::format("{} is missing or empty: no curves for this run", name));
   if (damaged > 0) problems.push_back(fmt::format("{}: {} damaged lines were left out", name, damaged));
   auto is_train = [](const Json& line) { return line.contains("kind") && line["kind"] == "train"; };
   const auto train = static_cast<size_t>(std::count_if(lines.begin(), lines.end(), is_train));
@@ -50,7 +51,7 @@ Json options_of(const Json& record) {
   return record.is_object() && record.contains("options") ? record["options"] : Json();
 }
 
-// The runs of a comparison, from its plan; without one, whatever folders look like runs.
+// The runs of a comparison, from its plan; without a plan, all folders with a run.json.
 std::vector<std::pair<std::string, fs::path>> run_folders(const fs::path& folder, const Json& plan) {
   std::vector<std::pair<std::string, fs::path>> runs;
   try {
@@ -108,7 +109,7 @@ Json collect_inject(const fs::path& json) {
 
 Json collect_train(const fs::path& folder) {
   Json problems = Json::array();
-  const Json run = read_part(folder / "run.json", "the options are not known", problems);
+  const Json run = read_part(folder / "run.json", "the options are unknown", problems);
   Json page = {{"kind", "train"}, {"title", fmt::format("Training of {}", fs::absolute(folder).filename().string())}};
   page["result"] = read_part(folder / "result.json", "the run is not finished", problems);
   page["metrics"] = read_course(folder, 400, problems);
@@ -119,7 +120,8 @@ Json collect_train(const fs::path& folder) {
 
 Json collect_compare(const fs::path& folder) {
   Json problems = Json::array();
-  const Json plan = read_part(folder / "compare.json", "the plan is not known; runs are taken as found", problems);
+  const Json plan =
+      read_part(folder / "compare.json", "the plan is unknown; showing the runs in this folder", problems);
   const Json results = read_part(folder / "results.json", "the comparison is not finished", problems);
   Json page = {{"kind", "compare"}, {"title", fmt::format("Comparison {}", fs::absolute(folder).filename().string())}};
   page["results"] = results;

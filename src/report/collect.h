@@ -1,4 +1,4 @@
-// What goes into a page: the JSON files of a folder, put together. Parts that cannot be had are named in "problems".
+// The data of a page: the JSON files of a folder, combined. Missing and damaged parts are listed in "problems".
 #pragma once
 
 #include "util/options.h"

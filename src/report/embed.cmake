@@ -1,5 +1,5 @@
 # cmake -DOUTPUT=assets.cc -DHTML=.. -DCSS=.. -DSCRIPTS=a.js:b.js -DCHART=chart.min.js -P embed.cmake
-# Writes the files as string constants: raw literals, cut into pieces as compilers limit the length of one.
+# Writes the files as string constants, split into parts because compilers limit the length of a literal.
 function(embed name paths out)
   string(REPLACE ":" ";" paths "${paths}")
   set(code "extern const std::string_view ${name} =")

@@ -29,8 +29,8 @@ std::string escape_html(const std::string& text) {
   return escaped;
 }
 
-// JSON inside a script element: no "<" may end it or open a comment. It only occurs in strings, where \u003c is the
-// same. Bytes that are no UTF-8 are replaced.
+// JSON inside a script element: "<" is escaped, because it could end the element or open a comment. It occurs only in
+// strings, where \u003c means the same. Bytes that are not UTF-8 are replaced.
 std::string script_json(const Json& json) {
   std::string text;
   for (const char c : json.dump(-1, ' ', false, Json::error_handler_t::replace)) {

@@ -1,4 +1,4 @@
-// Reports for people: what a folder's JSON files hold, as HTML files that need nothing else (no network, no torch).
+// Reports: the JSON files of a folder as self-contained HTML files (no network, no torch).
 #pragma once
 
 #include <string>
@@ -13,18 +13,18 @@ struct Report {
   std::vector<std::string> problems;  // parts that are missing or damaged, named in the page as well
 };
 
-// Of what `strata inspect` wrote: a page beside it, inspect.json -> inspect.html. In a run's folder the course of the
-// training is in it, too.
+// The report of `strata inspect`, in the same folder: inspect.json -> inspect.html. In a run's folder it also shows the
+// course of the training.
 Report write_inspect_report(const fs::path& json);
 
-// Of what `strata inject` wrote: inject.json -> inject.html.
+// The report of `strata inject`: inject.json -> inject.html.
 Report write_inject_report(const fs::path& json);
 
-// Of a run's folder (run.json), or a comparison's (compare.json): report.html.
+// The report of a run's folder (run.json) or of a comparison's (compare.json): report.html.
 Report write_train_report(const fs::path& folder);
 Report write_compare_report(const fs::path& folder);
 
-// All that the folder has something for. Throws an output error when that is nothing.
+// All reports that the folder has data for. Throws an output error if there are none.
 std::vector<Report> write_reports(const fs::path& folder);
 
 }  // namespace strata

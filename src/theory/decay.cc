@@ -46,7 +46,7 @@ std::vector<DecayStep> decay_of(const LevelScores& scores) {
       step.kl += kl / static_cast<double>(T);
       step.reverse_kl += reverse / static_cast<double>(T);
       step.bound += bound / static_cast<double>(T);
-      constexpr double kRounding = 1e-12;  // below this both are nothing but rounding
+      constexpr double kRounding = 1e-12;  // below this, both are rounding errors only
       if (bound > kRounding) step.worst = std::max(step.worst, std::max(kl, reverse) / bound);
     }
     steps.push_back(step);

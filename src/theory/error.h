@@ -2,7 +2,7 @@
 //
 // With att* = softmax(S^(0) + mask) and Delta = S - S^(0), for every row over its allowed keys, exactly
 //   KL(att*_i || att_i) = log E_{att*_i}[exp Delta] - E_{att*_i}[Delta]
-// and Delta = R + F: R what the averages over blocks lose of S^(0), F what filters add.
+// and Delta = R + F, where R is what averaging over blocks removes from S^(0), and F is what the filters add.
 #pragma once
 
 #include "theory/matrix.h"
@@ -25,7 +25,7 @@ struct ErrorResult {
   double kl = 0;
   double resolution = 0;         // Var(R) / 2
   double filter = 0;             // (Var(Delta) - Var(R)) / 2; may be negative
-  double correction = 0;         // KL - Var(Delta) / 2: what a Gaussian Delta would not have; may be negative
+  double correction = 0;         // KL - Var(Delta) / 2: zero for a Gaussian Delta; may be negative
   double third = 0, fourth = 0;  // its leading terms, k3 / 6 and k4 / 24
   double residual = 0;           // largest |resolution + filter + correction - kl| of a row
   double range = 0;              // largest max Delta - min Delta; the cumulant series converges below pi

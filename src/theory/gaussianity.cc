@@ -42,18 +42,18 @@ GaussianityResult gaussianity_of(const Matrix& X, int64_t components, int64_t qu
     return result;
   }
   if (X.rows() < 2 || X.cols() < 1) {
-    result.problem = fmt::format("{} rows are too few", X.rows());
+    result.problem = fmt::format("too few rows: {}", X.rows());
     return result;
   }
   const Matrix Y = whitened(X, components);
   const auto n = static_cast<double>(Y.rows()), p = static_cast<double>(Y.cols());
   result.components = Y.cols();
   if (Y.cols() == 0) {
-    result.problem = "the rows are all alike: their covariance is zero";
+    result.problem = "all rows are equal: their covariance is zero";
     return result;
   }
   if (n <= p + 1) {
-    result.problem = fmt::format("{} rows are too few for {} components: more than {} are needed", n, p, p + 1);
+    result.problem = fmt::format("too few rows for {1} components: {0}, more than {2} are needed", n, p, p + 1);
     return result;
   }
   const Matrix products = Y * Y.transpose();
@@ -70,7 +70,7 @@ GaussianityResult gaussianity_of(const Matrix& X, int64_t components, int64_t qu
   result.kurtosis_z = (result.kurtosis - result.expected_kurtosis) / std::sqrt(variance);
   result.kurtosis_p = 2 * boost::math::cdf(boost::math::complement(boost::math::normal(), std::abs(result.kurtosis_z)));
 
-  const auto first_column = Y.col(Y.cols() - 1);  // the largest eigenvalue stands last
+  const auto first_column = Y.col(Y.cols() - 1);  // the largest eigenvalue is last
   std::vector<double> first(first_column.begin(), first_column.end());
   std::sort(first.begin(), first.end());
   for (int64_t k = 0; k < quantiles; ++k) {  // at the probabilities (k + 1/2) / quantiles

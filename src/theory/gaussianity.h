@@ -16,12 +16,12 @@ struct GaussianityResult {
          skewness_p = 0;  // chi-squared with p (p + 1) (p + 2) / 6 degrees of freedom, small-sample form
   double kurtosis_z = 0, kurtosis_p = 0;  // small-sample form, two-sided
   double expected_kurtosis = 0;           // of Gaussian rows
-  double ceiling = 0;                     // b2 can be no larger: p (n - 1)
+  double ceiling = 0;                     // the upper limit of b2: p (n - 1)
   std::vector<double> quantiles;          // of the first component, standardised
   std::vector<double> normal_quantiles;   // of the normal distribution, at the same probabilities: a QQ plot
-  std::string problem;                    // why there is nothing above; empty when there is
+  std::string problem;                    // why the fields above are empty; empty if they are valid
 };
-// The rows of X, (n, m), on their first p principal components: p = min(components, what the rows span).
+// The rows of X, (n, m), on their first p principal components: p = min(components, rank of the centred rows).
 GaussianityResult gaussianity_of(const Matrix& X, int64_t components, int64_t quantiles = 33);
 
 // Rows of S = q k^T in an orthonormal basis of the keys: the same geometry with d columns instead of T.

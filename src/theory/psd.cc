@@ -37,8 +37,8 @@ PsdResult psd_of(const Matrix& M) {
   return from_spectrum(Eigen::SelfAdjointEigenSolver<Matrix>(symmetric, Eigen::EigenvaluesOnly).eigenvalues());
 }
 
-// sym(M) = B J B^T with B = [W_q^T, W_k^T] and J = [[0, I/2], [I/2, 0]]. With an orthonormal basis Q of B's columns, B
-// = Q R, it is Q (R J R^T) Q^T, so the small matrix R J R^T has its eigenvalues, up to zeros.
+// sym(M) = B J B^T with B = [W_q^T, W_k^T] and J = [[0, I/2], [I/2, 0]]. With B = Q R, where Q is an orthonormal basis
+// of B's columns, it is Q (R J R^T) Q^T, so the small matrix R J R^T has the same eigenvalues, up to zeros.
 PsdResult psd_of_projections(const Matrix& query, const Matrix& key) {
   const Eigen::Index d = query.rows(), model = query.cols();
   if (2 * d >= model) return psd_of(query.transpose() * key);

@@ -6,16 +6,16 @@
 namespace strata {
 
 struct PsdResult {
-  Vector eigenvalues;         // of sym(M), ascending, those that are zero up to rounding left out
-  double smallest = 0;        // of all
+  Vector eigenvalues;         // of sym(M), ascending, without those that are zero up to rounding
+  double smallest = 0;        // of all eigenvalues
   double negative_count = 0;  // share of the non-zero eigenvalues that are negative
   double negative_mass = 0;   // sum |lambda_-| / sum |lambda|
   bool holds = true;          // none is negative
 };
 PsdResult psd_of(const Matrix& M);
 
-// q_i = W_q x_i, k_j = W_k x_j (rows of weights as torch's Linear keeps them, (d, model)): M = W_q^T W_k. The
-// eigenvalues that are not zero are those of a 2d x 2d matrix, which is what is decomposed.
+// q_i = W_q x_i, k_j = W_k x_j (weights stored as in torch's Linear, (d, model)): M = W_q^T W_k. Only a 2d x 2d matrix
+// with the same non-zero eigenvalues is decomposed.
 PsdResult psd_of_projections(const Matrix& query, const Matrix& key);
 
 }  // namespace strata

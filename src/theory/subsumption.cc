@@ -14,7 +14,7 @@ namespace {
 
 using Floats = std::vector<float>;
 
-// Nearly normal numbers, the same on every machine: sums of uniform ones.
+// Approximately normal numbers, the same on every machine: sums of uniform numbers.
 Floats random_numbers(int64_t count, Random& random) {
   Floats numbers(static_cast<size_t>(count));
   for (float& number : numbers) {
@@ -115,9 +115,9 @@ SubsumptionResult subsumption(int64_t tokens, int64_t taps, uint64_t seed) {
   result.one_level = largest_difference(attend({q[0]}, {k[0]}, v, {1.0F}, tokens, kHeadSize, scale, false), standard);
   result.one_hot = largest_difference(attend(q, k, v, {1.0F, 0.0F, 0.0F}, tokens, kHeadSize, scale, false), standard);
 
-  // (b) Any causal convolution: D_0 filters the content, and tokens find themselves by the bits of their position. Two
-  // different positions differ in a bit at least, so their score is lower by 2 s beta at least; beyond 104 float32's
-  // exp gives 0.
+  // (b) Any causal convolution: D_0 filters the content, and every token attends to itself by the bits of its position.
+  // Two different positions differ in at least one bit, so their score is lower by at least 2 s beta; beyond 104,
+  // float32's exp gives 0.
   int bits = 1;
   while ((int64_t{1} << bits) < tokens) ++bits;
   result.head_size = bits;

@@ -22,11 +22,11 @@ bool is_chinese(int32_t c) {
          (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
-// The general category of a character. The reference implementation knows those of Unicode 8; what came later has none
-// for it.
+// The general category of a character, as in Unicode 8, which the reference implementation uses. Later characters have
+// no category.
 int category(int32_t c) {
   constexpr uint8_t kKnown = 8;
-  switch (c) {  // moved to another category since
+  switch (c) {  // characters whose category has changed since
     case 0x166D:
     case 0x111C9:
       return U_OTHER_PUNCTUATION;
@@ -51,7 +51,7 @@ bool is_control(int32_t c) {
 
 void lower(int32_t c, std::vector<int32_t>& to) {
   constexpr int32_t kDottedCapitalI = 0x130, kDotAbove = 0x307;
-  if (c == kDottedCapitalI) {  // the one letter whose small form has two code points
+  if (c == kDottedCapitalI) {  // the only letter whose lower case has two code points
     to.push_back('i');
     to.push_back(kDotAbove);
   } else {

@@ -1,4 +1,4 @@
-// Texts as BERT reads them: cleaned, in lower case, without accents, split at white space and punctuation.
+// Texts as BERT reads them: cleaned, in lower case, without accents, split at whitespace and punctuation.
 #pragma once
 
 #include <string>
@@ -13,10 +13,10 @@ struct BertOptions {
   bool clean_text = true, chinese_characters = true, strip_accents = true, lower_case = true;
 };
 
-// One word: its normalised text, and for every character where it ends there and where it comes from.
+// One word: its normalised text, and for every character its end in that text and its source in the original.
 struct BertWord {
   struct Character {
-    int32_t end = 0;   // byte behind it, in `text`
+    int32_t end = 0;   // one past its last byte, in `text`
     TextRange source;  // in the original
   };
   std::string text;
@@ -27,7 +27,7 @@ struct BertWord {
 template <class Found>
 void bert_words(std::string_view text, TextRange range, const BertOptions& options, const Found& found);
 
-// ---- how
+// ---- implementation
 
 class BertWordMaker {
  public:
@@ -56,7 +56,7 @@ class BertWordMaker {
 
   template <class Found>
   void add_ascii(char c, TextRange source, const Found& found) {
-    const bool vertical = c == '\v' || c == '\f';  // control characters first, white space second
+    const bool vertical = c == '\v' || c == '\f';  // control characters, although Unicode counts them as whitespace
     if (c == ' ' || (c >= '\t' && c <= '\r' && !(vertical && options_.clean_text))) return finish(found);
     if (options_.clean_text && (c < ' ' || c == 0x7f)) return;
     const bool letter = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
@@ -92,7 +92,7 @@ class BertWordMaker {
   std::vector<int32_t> normalised_;
 };
 
-// The next code point of UTF-8 text, U+FFFD for what is none; moves `at` behind it.
+// The next code point of UTF-8 text, U+FFFD for invalid bytes; moves `at` past it.
 int32_t next_code_point(std::string_view text, int64_t& at);
 
 template <class Found>

@@ -31,7 +31,7 @@ Kind kind_at(std::string_view text, int64_t& at) {
   return kind_of(byte);
 }
 
-// The letter that stands for each byte: itself where it can be printed, one from U+0100 on otherwise.
+// The letter that represents each byte: itself if it is printable, otherwise one from U+0100 on.
 const std::vector<std::string>& byte_letters() {
   static const std::vector<std::string> letters = [] {
     std::vector<std::string> result(256);
@@ -50,7 +50,7 @@ const std::vector<std::string>& byte_letters() {
   return letters;
 }
 
-// The bytes that a token stands for; letters of another alphabet stay as they are.
+// The bytes that a token represents; letters outside this alphabet are kept unchanged.
 std::string bytes_of(const std::string& token) {
   static const std::unordered_map<std::string, char> known = [] {
     std::unordered_map<std::string, char> result;
@@ -68,7 +68,7 @@ std::string bytes_of(const std::string& token) {
   return bytes;
 }
 
-// A token that is part of a character has the place of all of it.
+// A token that is a part of a character has the range of the whole character.
 TextRange whole_characters(std::string_view text, TextRange range) {
   auto inside = [&](int64_t at) {
     return at > 0 && at < static_cast<int64_t>(text.size()) && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80;
@@ -93,7 +93,7 @@ int64_t word_end(std::string_view text, int64_t at) {
   }
   int64_t next = at;
   Kind kind = kind_at(text, next);
-  if (text[at] == ' ' && next < size) {  // a space goes with what follows it, unless that is white as well
+  if (text[at] == ' ' && next < size) {  // a space belongs to what follows it, unless that is whitespace as well
     int64_t behind = next;
     const Kind following = kind_at(text, behind);
     if (following != Kind::kWhite) {
@@ -105,7 +105,7 @@ int64_t word_end(std::string_view text, int64_t at) {
   for (int64_t begin = next; next < size; begin = next) {
     int64_t behind = begin;
     if (kind_at(text, behind) != kind) {
-      // White space before a word leaves it its last character.
+      // The last whitespace character before a word belongs to the word.
       return kind == Kind::kWhite && last > at ? last : begin;
     }
     last = begin;
@@ -122,16 +122,17 @@ ByteBpe::ByteBpe(std::vector<std::string> vocabulary, const std::vector<std::pai
   auto id_of = [&](const std::string& token, const char* what) {
     const auto found = ids.find(token);
     if (found == ids.end())
-      throw data_error("tokenizer: {} \"{}\" is not in the vocabulary of {} tokens", what, token, vocabulary.size());
+      throw data_error("tokenizer: expected {} \"{}\" in the vocabulary of {} tokens, found none", what, token,
+                       vocabulary.size());
     return found->second;
   };
-  for (int byte = 0; byte < 256; ++byte) letters_[byte] = id_of(byte_letters()[byte], "the letter of a byte,");
+  for (int byte = 0; byte < 256; ++byte) letters_[byte] = id_of(byte_letters()[byte], "the byte letter");
   merges_.reserve(merges.size());
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const auto& [left, right] = merges[rank];
-    const int32_t first = id_of(left, "part of a merge,"), second = id_of(right, "part of a merge,");
+    const int32_t first = id_of(left, "the merge part"), second = id_of(right, "the merge part");
     merges_.emplace(pair_key(first, second),
-                    Merge{static_cast<int32_t>(rank), id_of(left + right, "the result of a merge,")});
+                    Merge{static_cast<int32_t>(rank), id_of(left + right, "the merged token")});
   }
   for (const std::string& token : vocabulary) bytes_.push_back(bytes_of(token));
 }
@@ -141,10 +142,10 @@ const ByteBpe::Merge* ByteBpe::find(int32_t left, int32_t right) const {
   return found == merges_.end() ? nullptr : &found->second;
 }
 
-// Always the pair of the lowest rank, the leftmost of several.
+// Always merges the pair of the lowest rank, the leftmost of several.
 void ByteBpe::merge_all(std::vector<int32_t>& symbols) const {
   constexpr size_t kShort = 24;
-  if (symbols.size() <= kShort) {  // looking through all pairs every time is faster than keeping them in order
+  if (symbols.size() <= kShort) {  // searching all pairs every time is faster than a heap
     while (symbols.size() > 1) {
       const Merge* best = nullptr;
       size_t where = 0;
@@ -194,7 +195,7 @@ void ByteBpe::add_word(std::string_view text, std::string_view word, int64_t beg
   symbols.reserve(word.size());
   for (const char c : word) symbols.push_back(letters_[static_cast<uint8_t>(c)]);
   merge_all(symbols);
-  int64_t at = begin;  // in the text; the borrowed space has no place there
+  int64_t at = begin;  // in the text; the added space is not part of it
   bool skip = borrowed_space;
   for (const int32_t id : symbols) {
     const std::string& bytes = bytes_[id];

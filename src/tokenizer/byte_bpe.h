@@ -9,16 +9,16 @@
 
 namespace strata {
 
-// Byte-level byte-pair encoding: the text is cut into words by GPT-2's pattern, and of the bytes of a word the pair
-// that was merged first in training is merged, again and again.
+// Byte-level byte-pair encoding: the text is split into words by GPT-2's pattern. Starting from the bytes of a word,
+// the pair that was merged first in training is merged, repeatedly.
 class ByteBpe : public TokenModel {
  public:
   struct Options {
     bool space_in_front = false;  // a text that does not start with a space is read as if it did
-    bool trim_places = false;     // the space in front of a word does not belong to its place
+    bool trim_places = false;     // the place of a word excludes the space in front of it
   };
   // vocabulary[id] is the token and merges the pairs in order, both in the alphabet in which every byte is a letter
-  // (a space is "Ġ"). Throws Error (kData) where they do not fit together.
+  // (a space is "Ġ"). Throws Error (kData) if they do not fit together.
   ByteBpe(std::vector<std::string> vocabulary, const std::vector<std::pair<std::string, std::string>>& merges,
           Options options);
 

@@ -8,6 +8,7 @@
 #include "tokenizer/wordpiece.h"
 #include "util/error.h"
 #include "util/file.h"
+#include "util/json.h"
 
 namespace strata {
 
@@ -22,7 +23,7 @@ struct TokenizerReader {
   Json parse_text(const std::string& text, const std::string& name) {
     where = name;
     Json json = Json::parse(text, nullptr, false);
-    if (!json.is_object()) fail("expected a JSON object, and it is none");
+    if (!json.is_object()) fail("expected a JSON object, got " + json_kind(json));
     return json;
   }
   Json parse(const std::filesystem::path& path) { return parse_text(read_file(path), path.string()); }
@@ -45,12 +46,11 @@ struct TokenizerReader {
   // Tokens by id, from an object of ids by token.
   std::vector<std::string> vocabulary(const Json& json) const {
     if (!json.is_object() || json.empty()) fail("expected a vocabulary of tokens with their ids");
-    constexpr size_t kSpare = 100000;  // ids that no token has
+    constexpr size_t kSpare = 100000;  // at most this many ids may have no token
     std::vector<std::string> tokens;
     for (const auto& [token, id] : json.items()) {
       if (!id.is_number_unsigned() || id.get<uint64_t>() >= json.size() + kSpare)
-        fail(fmt::format("the token \"{}\" has the id {}, expected a number below {}", token, id.dump(),
-                         json.size() + kSpare));
+        fail(fmt::format("token \"{0}\": expected an id below {2}, got {1}", token, id.dump(), json.size() + kSpare));
       const auto at = id.get<size_t>();
       if (at >= tokens.size()) tokens.resize(at + 1);
       if (!tokens[at].empty())
@@ -62,7 +62,7 @@ struct TokenizerReader {
 
   int32_t id_of(const std::vector<std::string>& tokens, const std::string& token) const {
     const auto found = std::find(tokens.begin(), tokens.end(), token);
-    if (found == tokens.end()) fail(fmt::format("the special token {} is not in the vocabulary", token));
+    if (found == tokens.end()) fail(fmt::format("expected the special token {} in the vocabulary, found none", token));
     return static_cast<int32_t>(found - tokens.begin());
   }
 
@@ -151,7 +151,7 @@ struct TokenizerReader {
     return {line.substr(0, space), line.substr(space + 1)};
   }
 
-  // What stands around a sequence.
+  // The special tokens around a sequence.
   void read_ending(const Json& ending) {
     const std::string type = type_of(ending);
     auto pair = [&](const char* key) {
@@ -195,7 +195,7 @@ struct TokenizerReader {
     where = path.string();
     std::vector<std::string> tokens;
     for_each_line(read_file(path), [&](std::string_view line, int64_t number) {
-      tokens.resize(number - 1);  // an empty line is an id that no token has
+      tokens.resize(number - 1);  // the id of an empty line has no token
       tokens.emplace_back(line);
     });
     WordPiece::Options options;
@@ -251,9 +251,8 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
   } else if (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt")) {
     reader.read_vocab_json(folder / "vocab.json", folder / "merges.txt", config);
   } else {
-    throw data_error(
-        "{}: expected tokenizer.json, or vocab.txt, or vocab.json and merges.txt, and there is none of them",
-        folder.string());
+    throw data_error("{}: expected tokenizer.json, or vocab.txt, or vocab.json and merges.txt, found none of them",
+                     folder.string());
   }
   return std::move(reader.tokenizer);
 }

@@ -16,7 +16,7 @@ Encoding Tokenizer::encode(std::string_view text, bool special, int64_t length) 
   for (const SpecialToken& token : special_) starts[static_cast<uint8_t>(token.text[0])] = true;
 
   const auto size = static_cast<int64_t>(text.size());
-  int64_t begin = 0;  // of the piece that holds no special token so far
+  int64_t begin = 0;  // of the current part of the text without special tokens
   for (int64_t at = 0; at < size;) {
     const SpecialToken* found = nullptr;  // the longest that starts here
     if (starts[static_cast<uint8_t>(text[at])]) {

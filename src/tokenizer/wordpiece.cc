@@ -10,8 +10,7 @@ WordPiece::WordPiece(std::vector<std::string> vocabulary, Options options)
   for (size_t id = 0; id < vocabulary_.size(); ++id) ids_.emplace(vocabulary_[id], static_cast<int32_t>(id));
   const auto unknown = ids_.find(options_.unknown);
   if (unknown == ids_.end())
-    throw data_error("tokenizer: expected the unknown token {} in the vocabulary, and it is not there",
-                     options_.unknown);
+    throw data_error("tokenizer: expected the unknown token {} in the vocabulary, found none", options_.unknown);
   unknown_ = unknown->second;
 }
 

@@ -8,8 +8,8 @@
 
 namespace strata {
 
-// The longest known beginning of a word, then the longest known continuation ("##ing") of what is left, and so on; a
-// word that this does not use up is one unknown token.
+// The longest known beginning of a word, then the longest known continuation ("##ing") of the rest, and so on. A word
+// that cannot be split completely is one unknown token.
 class WordPiece : public TokenModel {
  public:
   struct Options {

@@ -1,4 +1,4 @@
-// The differences between the libtorch generations that strata builds against (1.13 and 2.x), in one place.
+// The differences between the libtorch versions that strata supports (1.13 and 2.x), in one place.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -20,7 +20,7 @@ inline void multiply_all(at::TensorList tensors, const at::Tensor& factor) {
 #endif
 }
 
-// bfloat16 autocast for the life of this object.
+// bfloat16 autocast, for the lifetime of this object.
 class AutocastGuard {
  public:
   AutocastGuard(bool enabled, c10::DeviceType device) : enabled_(enabled), cuda_(device == c10::DeviceType::CUDA) {

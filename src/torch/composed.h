@@ -1,5 +1,5 @@
-// HKT attention composed from torch operators, as a PyTorch user writes it today: one T x T matrix after the other. The
-// tests compare with it, and the benchmarks measure it as the peer.
+// HKT attention composed from torch operators, as a PyTorch user would write it: with T x T matrices. The tests compare
+// with it, and the benchmarks measure it as the baseline.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace strata {
 
-// S (B, H, T, T) with -inf where a pair does not count.
+// S (B, H, T, T), -inf for masked pairs.
 inline at::Tensor composed_scores(at::TensorList q, at::TensorList k, const at::Tensor& weights,
                                   const HktOptions& options = {}) {
   const int64_t T = q[0].size(2), H = q[0].size(1), group = H / k[0].size(1);

@@ -27,7 +27,7 @@ TreeView decode_tree(const Tensor& encoded, int64_t index) {
   view.families = data[1];
   const int64_t children = encoded.numel() - 3 - 2 * view.families;
   TORCH_CHECK(view.tokens >= 0 && view.families >= 0 && children >= 0 && data[2 + view.families] == children, "trees[",
-              index, "]: its sizes do not fit together; make it with encode_tree");
+              index, "]: its sizes are inconsistent; create it with encode_tree");
   view.child_begin = data + 2;
   view.children = view.child_begin + view.families + 1;
   view.kind = view.children + children;
@@ -273,19 +273,15 @@ TreeChoice best_tree(const Tensor& q, const Tensor& k, TensorList candidates, co
   TreeChoice choice{-1, at::empty({static_cast<int64_t>(candidates.size())}, at::kDouble)};
   int64_t cheapest = std::numeric_limits<int64_t>::max();
   for (int64_t n = 0; n < choice.scores.size(0); ++n) {
-    const TreeView tree = decode_tree(candidates[n], n);
-    int64_t cost = 0;
-    for (int64_t f = 0; f < tree.families; ++f) {
-      const int64_t size = tree.child_begin[f + 1] - tree.child_begin[f];
-      cost += size * size;
-    }
+    const int64_t cost = decode_tree(candidates[n], n).cost();
     cheapest = std::min(cheapest, cost);
     choice.scores[n] = hierarchy_score(q, k, {candidates[n]}, o).sum().to(at::kDouble);
     const bool allowed = !max_cost.has_value() || cost <= *max_cost;
     if (allowed && (choice.index < 0 || choice.scores[n].item<double>() > choice.scores[choice.index].item<double>()))
       choice.index = n;
   }
-  TORCH_CHECK_VALUE(choice.index >= 0, "max_cost: the cheapest candidate costs ", cheapest, ", more than ", *max_cost);
+  TORCH_CHECK_VALUE(choice.index >= 0, "max_cost: expected at least ", cheapest,
+                    ", the cost of the cheapest candidate, got ", *max_cost);
   return choice;
 }
 

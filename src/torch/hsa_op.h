@@ -11,8 +11,8 @@
 
 namespace strata {
 
-// A tree as one int32 tensor, [tokens, families, child_begin.., children.., kind..]: what travels to the operators,
-// without a copy. Make it once and reuse it.
+// A tree as one int32 tensor, [tokens, families, child_begin.., children.., kind..], which the operators read without a
+// copy. Create it once and reuse it.
 STRATA_API at::Tensor encode_tree(const Tree& tree);
 
 struct HsaOptions {

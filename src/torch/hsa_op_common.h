@@ -1,4 +1,4 @@
-// What the two forms of HSA share as operators: checks, views, empty gradients.
+// What the operators of both HSA forms share: checks, views, empty gradients.
 #pragma once
 
 #include <cmath>

@@ -100,7 +100,7 @@ Tensor hsa_stream_step_run(const Tensor& q, const Tensor& k, const Tensor& v, co
   if (key_bias.has_value()) check_tensor("key_bias", *key_bias, {B, H}, type, q);
   if (positions.has_value()) check_tensor("positions", *positions, {H, positions->size(1), b, b}, type, q);
   for (const Tensor* cache : {&keys, &values, &kappas, &masses, &lengths}) {
-    TORCH_CHECK(cache->is_contiguous(), "the cache's tensors must be contiguous, because they are updated in place");
+    TORCH_CHECK(cache->is_contiguous(), "cache: expected contiguous tensors, because they are updated in place");
   }
   const Tensor dense_q = q.contiguous(), dense_k = k.contiguous(), dense_v = v.contiguous();
   const optional<Tensor> dense_weight = dense(weight), dense_bias = dense(key_bias), dense_positions = dense(positions);

@@ -47,14 +47,14 @@ inline void check_dtype(const char* name, const at::Tensor& t) {
 inline void check_tensor(const std::string& name, const at::Tensor& tensor, at::IntArrayRef sizes, at::ScalarType type,
                          const at::Tensor& like) {
   TORCH_CHECK(tensor.sizes() == sizes, name, ": expected shape ", sizes, ", got ", tensor.sizes());
-  TORCH_CHECK(tensor.scalar_type() == type, name, ": expected ", type, " to go with the other tensors, got ",
+  TORCH_CHECK(tensor.scalar_type() == type, name, ": expected ", type, " like the other tensors, got ",
               tensor.scalar_type(), "; convert it with .to(", type, ")");
   TORCH_CHECK(tensor.device() == like.device(), name, ": expected it on ", like.device(), " like the others, got ",
               tensor.device(), "; move all tensors to one device");
 }
 
-// An uninitialised (B, H, T, C) tensor whose memory is token-major (B, T, H, C) where that of `like` is, so that the
-// reshape to (B, T, H * C) that usually follows is free.
+// An uninitialised (B, H, T, C) tensor. Its memory is token-major (B, T, H, C) if that of `like` is, so that the usual
+// reshape to (B, T, H * C) needs no copy.
 inline at::Tensor empty_with_layout(const at::Tensor& like, at::IntArrayRef sizes) {
   const bool token_major = like.size(1) > 1 && like.stride(1) < like.stride(2);
   if (!token_major) return at::empty(sizes, like.options());

@@ -18,21 +18,21 @@ using at::Tensor;
 
 namespace {
 
-// Memory that the allocator may give to others once the work queued on this stream is done.
+// Memory that the allocator may reuse after the work queued on this stream.
 Tensor scratch(const Tensor& like, size_t bytes) {
   return at::empty({static_cast<int64_t>(bytes)}, like.options().dtype(at::kByte));
 }
 
 cuda::Stream stream_of(const Tensor& like) { return c10::cuda::getCurrentCUDAStream(like.get_device()).stream(); }
 
-// The plan of a batch's trees on one device, with what it was made of.
+// The plan of a batch's trees on one device, with the tensors it was made from.
 struct DevicePlan {
   cuda::HsaPlan plan;
   Tensor numbers;
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> trees;
   std::vector<int64_t> versions;
   bool packed = false;
-  cuda::Stream stream = nullptr;  // on which `numbers` is copied: on others it might not be there yet
+  cuda::Stream stream = nullptr;  // on which `numbers` is copied; on other streams the copy may not be finished
 
   bool is_of(const Tensor& like, at::TensorList list, bool is_packed) const {
     if (list.size() != trees.size() || packed != is_packed || numbers.device() != like.device() ||
@@ -47,7 +47,7 @@ struct DevicePlan {
   }
 };
 
-// All layers of a model, forward and backward, ask for the same plan: the last few are kept.
+// All layers of a model, forward and backward, use the same plan, so the last few plans are kept.
 std::shared_ptr<const DevicePlan> plan_of(const Tensor& like, at::TensorList trees, const HsaProblem& p) {
   constexpr size_t kKept = 8;
   static std::mutex mutex;
@@ -84,8 +84,8 @@ void run_hkt_forward(const Tensor& like, const HktProblem& p, const HktOutputs& 
   const cuda::KernelChoice kernels = cuda::hkt_kernels(p);
   if (like.element_size() == 2 && (kernels.forward == cuda::Kernels::kSimt || kernels.backward == cuda::Kernels::kSimt))
     TORCH_WARN_ONCE("strata: HKT with ", p.levels, " levels and heads of ", p.head_size,
-                    " channels runs on SIMT kernels, hundreds of times slower than on tensor cores; those take up to 5 "
-                    "levels, as far as this GPU's shared memory holds their tiles");
+                    " channels runs on SIMT kernels, hundreds of times slower than on tensor cores; tensor cores "
+                    "need at most 5 levels, and tiles that fit into this GPU's shared memory");
   const c10::cuda::CUDAGuard device(like.device());
   throw_if_failed(cuda::hkt_forward(p, o, stream_of(like)));
 }

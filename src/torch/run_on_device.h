@@ -1,4 +1,4 @@
-// Runs problems where their tensors are: on the CPU, or on CUDA's current stream with memory from torch's allocator.
+// Runs problems on the device of their tensors: the CPU, or CUDA's current stream with memory of torch's allocator.
 #pragma once
 
 #include "strata/export.h"
@@ -10,7 +10,7 @@
 
 namespace strata {
 
-// `like` is one of the problem's tensors. All throw for what the problem's checks refuse.
+// `like` is one of the problem's tensors. All throw if the problem's checks fail.
 void run_hkt_forward(const at::Tensor& like, const HktProblem& problem, const HktOutputs& outputs);
 void run_hkt_backward(const at::Tensor& like, const HktProblem& problem, const HktOutputs& outputs,
                       const HktGradients& gradients);
@@ -29,7 +29,7 @@ void run_causal_filter_backward(const at::Tensor& like, const CausalFilter& filt
 
 // Whether this build has the CUDA kernels.
 STRATA_API bool built_with_cuda();
-// Of the current CUDA device; empty where there is none.
+// Of the current CUDA device; empty if there is none.
 STRATA_API std::string gpu_name();
 
 }  // namespace strata

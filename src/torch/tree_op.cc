@@ -1,4 +1,4 @@
-// Trees for Python: builders that return the encoded tensor, and what one asks of a tree.
+// Trees for Python: builders that return the encoded tensor, and properties of a tree.
 #include <cmath>
 
 #include "strata/document.h"
@@ -26,14 +26,14 @@ Tensor built(const Build& build) {
   return encode_tree(tree);
 }
 
-// The tree behind an encoded tensor, checked as if it came from a stranger.
+// The tree of an encoded tensor, fully checked, because Python code may have changed it.
 Tree decoded(const Tensor& encoded) {
   TORCH_CHECK_VALUE(encoded.scalar_type() == at::kInt && encoded.dim() == 1 && encoded.numel() >= 3 && encoded.is_cpu(),
                     "tree: expected an int32 tensor made by strata.Tree");
   const Tensor dense = encoded.contiguous();
   const int32_t* data = dense.data_ptr<int32_t>();
   const int64_t families = data[1], children = dense.numel() - 3 - 2 * families;
-  TORCH_CHECK_VALUE(families >= 0 && children >= 0, "tree: its sizes do not fit together");
+  TORCH_CHECK_VALUE(families >= 0 && children >= 0, "tree: its sizes are inconsistent; create it with strata.Tree");
   const int32_t *begin = data + 2, *child = begin + families + 1, *kind = child + children;
   std::vector<Domain> domains;
   std::vector<int32_t> widths;

@@ -99,7 +99,7 @@ std::string sha256_of(std::string_view bytes) {
 
 std::string sha256_of_file(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) throw data_error("{}: cannot be read", path.string());
+  if (!in) throw data_error("{}: could not read", path.string());
   Sha256 digest;
   std::string block(1 << 16, '\0');
   while (in.read(block.data(), static_cast<std::streamsize>(block.size())) || in.gcount() > 0)

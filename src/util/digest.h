@@ -1,4 +1,4 @@
-// SHA-256 of files and folders: by it a run remembers which data it learned from.
+// SHA-256 of files and folders: the record of a run uses it to identify its data.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,7 +10,7 @@
 
 namespace strata {
 
-// FIPS 180-4, in pieces: update() as often as wanted, then hex() once.
+// FIPS 180-4, incrementally: update() any number of times, then hex() once.
 class Sha256 {
  public:
   Sha256();
@@ -28,7 +28,7 @@ class Sha256 {
 std::string sha256_of(std::string_view bytes);
 std::string sha256_of_file(const fs::path& path);  // throws a data error
 
-// What the record of a command says of the data it read: absolute path, bytes and SHA-256 of every file. A folder is
+// What the record of a command says about the data it read: absolute path, bytes and SHA-256 of every file. A folder is
 // one entry: the digest of its files' names and digests, in the order of their names.
 nlohmann::ordered_json describe_files(const std::vector<fs::path>& paths);
 

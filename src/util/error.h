@@ -1,4 +1,4 @@
-// Errors that end a command. Each kind has its own exit code, so that scripts can tell them apart.
+// Errors that end a command. Each kind has its own exit code, so that scripts can distinguish them.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,9 +14,9 @@ enum class ExitCode {
   kOk = 0,
   kFailure = 1,        // something unexpected
   kUsage = 2,          // the command line or a config file is wrong
-  kData = 3,           // data cannot be had or read
+  kData = 3,           // data could not be downloaded or read
   kOutput = 4,         // an output folder or a checkpoint cannot be used
-  kInterrupted = 130,  // Ctrl-C: saved, and ready to be resumed
+  kInterrupted = 130,  // Ctrl-C: the state was saved and can be resumed
 };
 
 class Error : public std::runtime_error {

@@ -52,7 +52,7 @@ std::string unpack_gzip(const fs::path& path, const std::string& packed) {
       if (stream.avail_in == 0 && left == 0) return content;
       inflateReset(&stream);  // another member follows
     } else if (result != Z_OK) {
-      throw data_error("{}: cannot be unpacked ({}); is the file complete?", path.string(),
+      throw data_error("{}: could not unpack ({}); is the file complete?", path.string(),
                        stream.msg != nullptr ? stream.msg : "it ends too early");
     }
   }
@@ -67,7 +67,7 @@ std::string unpack(const fs::path& path, const std::string& packed) {
   auto check = [&](la_ssize_t result) {
     if (result < 0) {
       const char* why = archive_error_string(reader.handle);
-      throw data_error("{}: cannot be unpacked ({}); is the file complete?", path.string(),
+      throw data_error("{}: could not unpack ({}); is the file complete?", path.string(),
                        why != nullptr ? why : "it ends too early");
     }
   };
@@ -90,7 +90,7 @@ std::string unpack(const fs::path& path, const std::string& packed) {
 }
 #else
 std::string unpack(const fs::path& path, const std::string&) {
-  throw data_error("{}: is compressed, and this build has no libarchive; unpack it first", path.string());
+  throw data_error("{}: the file is compressed and this build has no libarchive; unpack it first", path.string());
 }
 #endif
 
@@ -98,11 +98,11 @@ std::string unpack(const fs::path& path, const std::string&) {
 
 std::string read_raw_file(const fs::path& path) {
   std::error_code error;
-  if (fs::is_directory(path, error)) throw data_error("{}: expected a file, and this is a folder", path.string());
+  if (fs::is_directory(path, error)) throw data_error("{}: expected a file, got a folder", path.string());
   std::ifstream in(path, std::ios::binary);
-  if (!in) throw data_error("{}: cannot be opened ({})", path.string(), std::strerror(errno));
+  if (!in) throw data_error("{}: could not open ({})", path.string(), std::strerror(errno));
   std::string content{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (in.bad()) throw data_error("{}: cannot be read to its end ({})", path.string(), std::strerror(errno));
+  if (in.bad()) throw data_error("{}: could not read to the end ({})", path.string(), std::strerror(errno));
   return content;
 }
 
@@ -123,8 +123,8 @@ void write_file(const fs::path& path, std::string_view content) {
       const std::string why = std::strerror(errno);
       std::error_code ignored;
       fs::remove(beside, ignored);
-      throw output_error("{}: cannot be written ({}); is the folder writable and the disk not full?", path.string(),
-                         why);
+      throw output_error("{}: could not write ({}); check that the folder is writable and the disk is not full",
+                         path.string(), why);
     }
   }
   std::error_code error;
@@ -132,7 +132,7 @@ void write_file(const fs::path& path, std::string_view content) {
   if (!error) return;
   std::error_code ignored;
   fs::remove(beside, ignored);
-  throw output_error("{}: cannot be put in place ({})", path.string(), error.message());
+  throw output_error("{}: could not rename the finished file to this name ({})", path.string(), error.message());
 }
 
 void write_json(const fs::path& path, const nlohmann::ordered_json& value) {
@@ -143,8 +143,8 @@ void make_folder(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
   if (error || !fs::is_directory(path)) {
-    throw output_error("{}: the folder cannot be made ({})", path.string(),
-                       error ? error.message() : "there is a file of that name");
+    throw output_error("{}: could not create the folder ({})", path.string(),
+                       error ? error.message() : "a file of that name exists");
   }
 }
 
@@ -155,10 +155,10 @@ uint32_t crc32_of(std::string_view bytes) {
 FolderLock::FolderLock(const fs::path& folder) {
   const std::string path = (folder / ".lock").string();
   descriptor_ = open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw output_error("{}: cannot be written ({})", path, std::strerror(errno));
+  if (descriptor_ < 0) throw output_error("{}: could not write ({})", path, std::strerror(errno));
   if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
     close(descriptor_);
-    throw output_error("{}: another strata process is at work in this folder; wait for it, or use another folder",
+    throw output_error("{}: another strata process uses this folder; wait for it, or choose another folder",
                        folder.string());
   }
 }

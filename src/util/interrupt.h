@@ -1,4 +1,4 @@
-// Ctrl-C and SIGTERM: the first asks a run to save and stop, the second stops it at once.
+// Ctrl-C and SIGTERM: the first one asks a run to save and stop, the second one stops it at once.
 #pragma once
 
 namespace strata {

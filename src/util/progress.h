@@ -1,5 +1,4 @@
-// Progress for people, on standard error: one line that renews itself on a terminal, a plain line now and then
-// elsewhere.
+// Progress on standard error: one line that is rewritten on a terminal, a line every ten seconds elsewhere.
 #pragma once
 
 #include <chrono>
@@ -15,11 +14,11 @@ class Progress {
  public:
   explicit Progress(bool quiet = false) : quiet_(quiet) {}
 
-  // Shows `line` if it is time to: a few times a second on a terminal, every ten seconds elsewhere, or when `force`d.
+  // Shows `line` a few times a second on a terminal, every ten seconds elsewhere, and always if `force`.
   void show(const std::string& line, bool force = false);
-  // A line that stays.
+  // Prints a line that stays.
   void note(const std::string& line);
-  // Ends the line that renews itself.
+  // Ends the line that is rewritten.
   void finish();
 
  private:
@@ -27,7 +26,7 @@ class Progress {
   std::chrono::steady_clock::time_point last_{};
 };
 
-// Time left by the pace since the start of this process.
+// Remaining time, at the average speed since the start of this process.
 class Clock {
  public:
   explicit Clock(int64_t done) : first_(done), start_(std::chrono::steady_clock::now()) {}

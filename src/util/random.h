@@ -1,4 +1,4 @@
-// A random generator of our own: the same numbers on every machine and with every standard library.
+// A random generator that gives the same numbers on every machine and with every standard library.
 #pragma once
 
 #include <cstdint>

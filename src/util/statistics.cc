@@ -38,7 +38,7 @@ PairedTest paired_t_test(const std::vector<double>& a, const std::vector<double>
   for (size_t i = 0; i < a.size(); ++i) differences.push_back(b[i] - a[i]);
   test.difference = mean(differences);
   const double deviation = standard_deviation(differences);
-  // Equal differences leave no spread to test against; what rounding leaves of it is none either.
+  // Equal differences have no spread to test against, apart from rounding errors.
   if (!(deviation > 1e-12 * std::abs(test.difference))) return test;
   const auto n = static_cast<double>(a.size());
   const double error = deviation / std::sqrt(n);

@@ -113,19 +113,18 @@ TEST(DocumentText, NothingGivesNoTokens) {
 
 TEST(DocumentText, RefusesBrokenUtf8) {
   const std::string code_point = "text: expected UTF-8, got a code point of ";
-  EXPECT_EQ(text_picture("ab\x80"), "text: expected UTF-8, got 0x80 at byte 2: no code point begins with it");
-  EXPECT_EQ(text_picture("\xFF"), "text: expected UTF-8, got 0xFF at byte 0: no code point begins with it");
-  EXPECT_EQ(text_picture("a\xE6\xBC"), code_point + "3 bytes at byte 1 that the end of the text cuts short");
+  EXPECT_EQ(text_picture("ab\x80"), "text: expected UTF-8, got 0x80 at byte 2, which starts no code point");
+  EXPECT_EQ(text_picture("\xFF"), "text: expected UTF-8, got 0xFF at byte 0, which starts no code point");
+  EXPECT_EQ(text_picture("a\xE6\xBC"), code_point + "3 bytes at byte 1 cut short by the end of the text");
   EXPECT_EQ(text_picture("a\xE6\xBC b"), code_point + "3 bytes at byte 1 cut short by 0x20 at byte 3");
-  EXPECT_EQ(text_picture("\xC0\xAF"), code_point + "2 bytes at byte 0 that is longer than it needs to be");
-  EXPECT_EQ(text_picture("\xE0\x80\xAF"), code_point + "3 bytes at byte 0 that is longer than it needs to be");
-  EXPECT_EQ(text_picture("\xF0\x80\x80\xAF"), code_point + "4 bytes at byte 0 that is longer than it needs to be");
+  EXPECT_EQ(text_picture("\xC0\xAF"), code_point + "2 bytes at byte 0 that is longer than necessary");
+  EXPECT_EQ(text_picture("\xE0\x80\xAF"), code_point + "3 bytes at byte 0 that is longer than necessary");
+  EXPECT_EQ(text_picture("\xF0\x80\x80\xAF"), code_point + "4 bytes at byte 0 that is longer than necessary");
   EXPECT_EQ(text_picture("x\xED\xA0\x80"), code_point + "3 bytes at byte 1 that is half of a surrogate pair");
   EXPECT_EQ(text_picture("\xF4\x90\x80\x80"), code_point + "4 bytes at byte 0 that is beyond U+10FFFF");
   EXPECT_EQ(text_picture("\xF4\x8F\xBF\xBF"), "(((\xF4\x8F\xBF\xBF)))");
-  EXPECT_EQ(markdown_picture("# a\n\xFF"),
-            "markdown: expected UTF-8, got 0xFF at byte 4: no code point begins with it");
-  EXPECT_EQ(json_picture("\"\xFF\""), "json: expected UTF-8, got 0xFF at byte 1: no code point begins with it");
+  EXPECT_EQ(markdown_picture("# a\n\xFF"), "markdown: expected UTF-8, got 0xFF at byte 4, which starts no code point");
+  EXPECT_EQ(json_picture("\"\xFF\""), "json: expected UTF-8, got 0xFF at byte 1, which starts no code point");
 }
 
 TEST(DocumentText, ARefusalLeavesTheResultAlone) {
@@ -146,7 +145,7 @@ TEST(Document, RefusesNullAndEmptyPatches) {
   EXPECT_EQ(document_from_markdown("a", 0, 1, &document).message(), "patch_rows: expected 1 or more, got 0");
   EXPECT_EQ(document_from_json("1", 1, -3, &document).message(), "patch_columns: expected 1 or more, got -3");
   EXPECT_EQ(document_from_markdown("a ![b](c)", 1 << 20, 1 << 20, &document).message(),
-            "image at byte 2: expected at most 2^30 leaves in all, got 1099511627776 more after 1");
+            "image at byte 2: expected at most 2^30 leaves in total, got 1099511627776 more after 1");
 }
 
 // ------------------------------------------------------------------------------------------------- markdown
@@ -286,7 +285,7 @@ TEST(DocumentJson, RefusalsNameThePlace) {
       {"{\"a\":1,}", "json: expected a key in quotes at byte 7, got '}'"},
       {"{\"a\" 1}", "json: expected ':' after a key at byte 5, got '1'"},
       {"1 x", "json: expected the end of the text after the value at byte 2, got 'x'"},
-      {"[\"ab", "json: expected '\"' to close the string of byte 1 at byte 4, got the end of the text"},
+      {"[\"ab", "json: expected '\"' to close the string opened at byte 1 at byte 4, got the end of the text"},
       {"\"a\nb\"",
        "json: expected an escape in place of a control character in a string at byte 2, got the control character 10"},
       {"\"\\x\"", "json: expected one of \" \\ / b f n r t u after a backslash at byte 2, got 'x'"},

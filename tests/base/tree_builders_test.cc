@@ -134,8 +134,7 @@ TEST(TreeBuilders, QuadtreeIsCutAtTheBorder) {
   EXPECT_EQ(quadtree(1, 40000, &tree).message(), "height, width: expected at most 32768, got 1 and 40000");
 }
 
-// ------------------------------------------------------------------------------------------------- parents and
-// brackets
+// ----------------------------------------------------------------------------- parents and brackets
 
 TEST(TreeBuilders, Parents) {
   Tree tree;
@@ -159,11 +158,11 @@ TEST(TreeBuilders, ParentsRefusals) {
   EXPECT_EQ(message({-1, 2}), "parent[1]: expected -1 (the root) or another node below 2, got 2");
   EXPECT_EQ(message({-1, -2}), "parent[1]: expected -1 (the root) or another node below 2, got -2");
   EXPECT_EQ(message({-1, 1}), "parent[1]: expected -1 (the root) or another node below 2, got 1");
-  EXPECT_EQ(message({-1, 0, -1}), "parent[2]: a second root; node 0 is one already");
+  EXPECT_EQ(message({-1, 0, -1}), "parent[2]: is a second root; expected one, and node 0 is the first");
   EXPECT_EQ(message({1, 0}), "parent: expected one root (-1), got none; the nodes form a cycle");
   EXPECT_EQ(message({-1, 0, 3, 2}), "parent: 2 nodes are not connected to the root 0; they form a cycle");
   // Crossing branches: tokens 0 and 2 under one node, 1 under the other.
-  EXPECT_NE(message({3, 4, 3, 5, 5, -1}).find("side by side"), std::string::npos);
+  EXPECT_NE(message({3, 4, 3, 5, 5, -1}).find("without overlap or gap"), std::string::npos);
 }
 
 TEST(TreeBuilders, Brackets) {
@@ -181,9 +180,9 @@ TEST(TreeBuilders, Brackets) {
 
 TEST(TreeBuilders, BracketsRefusals) {
   Tree tree;
-  EXPECT_EQ(tree_from_brackets("[A 1 ] ]", &tree).message(), "brackets: \"]\" at byte 7 closes nothing");
+  EXPECT_EQ(tree_from_brackets("[A 1 ] ]", &tree).message(), "brackets: \"]\" at byte 7 closes no bracket");
   EXPECT_EQ(tree_from_brackets("[A [B 1 ]", &tree).message(),
-            "brackets: 1 brackets are not closed at the end of the text");
+            "brackets: 1 brackets are still open at the end of the text");
 }
 
 }  // namespace

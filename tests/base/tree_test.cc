@@ -123,7 +123,7 @@ TEST(Tree, RefusesWrongCounts) {
 TEST(Tree, RefusesOffsetsThatDecrease) {
   Parts parts = small();
   parts.child_begin = {0, 3, 2, 7};
-  EXPECT_EQ(refusal(parts), "family 1: child_begin goes from 3 to 2; it must not decrease, nor pass its end 7");
+  EXPECT_EQ(refusal(parts), "family 1: child_begin goes from 3 to 2; expected increasing offsets of at most 7");
 }
 
 TEST(Tree, RefusesAMissingRoot) {
@@ -148,36 +148,37 @@ TEST(Tree, RefusesATokenOutOfRange) {
 }
 
 TEST(Tree, RefusesGapOverlapAndWrongOrder) {
-  const std::string side_by_side = "; children must lie side by side, without overlap or gap";
+  const std::string no_gap = "; expected children without overlap or gap";
   Parts parts = small();
   parts.children = {~1, 2, ~2, 0, 2, 3, 4};
-  EXPECT_EQ(refusal(parts), "family 1: child 1 begins at token 2 where the one before it ends at 1" + side_by_side);
+  EXPECT_EQ(refusal(parts), "family 1: child 1 begins at token 2, the child before it ends at 1" + no_gap);
   parts.children = {~1, 2, ~2, 0, 1, 2, 3};
-  EXPECT_EQ(refusal(parts), "family 0: child 2 begins at token 2 where the one before it ends at 3" + side_by_side);
+  EXPECT_EQ(refusal(parts), "family 0: child 2 begins at token 2, the child before it ends at 3" + no_gap);
   parts.children = {~1, 2, ~2, 1, 0, 3, 4};
-  EXPECT_EQ(refusal(parts), "family 1: child 1 begins at token 0 where the one before it ends at 2" + side_by_side);
+  EXPECT_EQ(refusal(parts), "family 1: child 1 begins at token 0, the child before it ends at 2" + no_gap);
 }
 
 TEST(Tree, RefusesCyclesSharedChildrenAndOrphans) {
-  const std::string one_parent = "; a family may have one parent only, and no cycle";
+  const std::string one_parent = "; every family but the root has exactly one parent";
   Parts parts = small();
   parts.children = {~1, 2, ~1, 0, 1, 3, 4};
-  EXPECT_EQ(refusal(parts), "family 0: inner child 1 where breadth-first order wants 2" + one_parent);
+  EXPECT_EQ(refusal(parts), "family 0: inner child 1 breaks the breadth-first order, the next one is 2" + one_parent);
   parts.children = {~1, 2, ~2, 0, ~0, 3, 4};
-  EXPECT_EQ(refusal(parts), "family 1: inner child 0 where breadth-first order wants 3" + one_parent);
+  EXPECT_EQ(refusal(parts), "family 1: inner child 0 breaks the breadth-first order, the next one is 3" + one_parent);
   parts.children = {~2, 2, ~1, 0, 1, 3, 4};
-  EXPECT_EQ(refusal(parts), "family 0: inner child 2 where breadth-first order wants 1" + one_parent);
+  EXPECT_EQ(refusal(parts), "family 0: inner child 2 breaks the breadth-first order, the next one is 1" + one_parent);
   parts.children = {~1, 2, ~2, 0, ~3, 3, 4};
-  EXPECT_EQ(refusal(parts), "family 1: inner child 3 where breadth-first order wants 3" + one_parent);
+  EXPECT_EQ(refusal(parts), "family 1: inner child 3 is out of range 1 to 2");
   parts.children = {~1, 2, 3, 0, 1, 3, 4};
-  EXPECT_EQ(refusal(parts), "family 2: belongs to no other family");
+  EXPECT_EQ(refusal(parts), "family 2: is not a child of any family");
 }
 
 TEST(Tree, RefusesAWrongGridWidth) {
   for (int32_t width : {-1, 0, 3}) {
     Parts parts = small();
     parts.widths.back() = width;
-    EXPECT_EQ(refusal(parts), "family 2: a grid needs a width of 1 to its 2 children, got " + std::to_string(width));
+    EXPECT_EQ(refusal(parts),
+              "family 2: expected a grid width of 1 to 2, its number of children, got " + std::to_string(width));
   }
 }
 

@@ -1,4 +1,4 @@
-// What must hold however ugly the input: causality, padding, NaN, empty sequences.
+// Properties that must hold for any input: causality, padding, NaN, empty sequences.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -30,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(Isas, HktAbuse, testing::ValuesIn(supported_isas()),
                          [](const auto& info) { return isa_name(info.param); });
 
 // Token t enters level l at row ceil(t / 2^l) at the earliest (its anchor m 2^l must not precede it). Changing
-// everything that token may touch must leave the outputs before t bit for bit as they were.
+// everything that depends on token t must not change a bit of the outputs before t.
 TEST_P(HktAbuse, OutputsNeverDependOnLaterTokens) {
   const HktCase spec{"causal", 1, 1, 1, 70, 4, 8, 8, true};
   HktData<float> clean(spec);
@@ -166,7 +166,7 @@ TEST_P(HktAbuse, EmptyBatchAndNoTokens) {
   for (const HktCase& spec : {HktCase{"no_tokens", 2, 2, 1, 0, 3, 8, 8}, HktCase{"no_batch", 0, 2, 1, 5, 3, 8, 8}}) {
     HktData<float> d(spec);
     HktProblem problem = d.problem();
-    problem.v.data = nullptr;  // an empty array may well be null
+    problem.v.data = nullptr;  // an empty array may be null
     d.dweights.fill(7);
     ASSERT_TRUE(hkt_forward(problem, {}).ok());
     HktGradients gradients = d.gradients();

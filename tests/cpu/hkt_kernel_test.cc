@@ -36,7 +36,7 @@ class HktKernel : public testing::TestWithParam<KernelCase> {
     ASSERT_TRUE(backward.ok()) << backward.message();
   }
 
-  // Error of the fused kernel <= factor x error of the same mathematics done plainly in S, plus a few roundings.
+  // Error of the fused kernel <= factor x error of a direct computation in S, plus a few roundings.
   template <class S>
   static void expect_as_good_as_plain(double factor, double rounding) {
     HktData<S> fused(GetParam().spec);

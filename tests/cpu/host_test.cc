@@ -1,5 +1,5 @@
-// Machines that are not here: CPUs that announce AMX and hide its tile sizes, kernels that refuse it, an OpenBLAS that
-// is older than the CPU.
+// Simulated machines: CPUs that announce AMX but hide its tile sizes, operating systems that do not allow AMX, an
+// OpenBLAS that is older than the CPU.
 #include "strata/host.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 constexpr uint32_t kAvx512 = 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31 | 1u << 5;
 constexpr uint32_t kAmx = 1u << 22 | 1u << 24 | 1u << 25;
 
-// A CPU by its leaves. The real one answers leaf 1, so that what its operating system saves stays true.
+// A CPU described by its CPUID leaves. Leaf 1 is that of the real CPU, so that it agrees with the real XCR0.
 Cpuid fake(uint32_t last_leaf, uint32_t extended_edx, bool with_tiles) {
   return [=](uint32_t leaf, uint32_t subleaf) -> CpuidLeaf {
     if (leaf == 0) return {last_leaf, 0, 0, 0};
@@ -64,7 +64,7 @@ TEST(Host, AnOldCpuHasNothing) {
   const HostCpu cpu = host_cpu([](uint32_t, uint32_t) { return CpuidLeaf{}; }, kAllowed);
   EXPECT_EQ(cpu.name, "unknown");
   EXPECT_FALSE(cpu.avx || cpu.avx2 || cpu.avx512 || cpu.amx);
-  EXPECT_TRUE(host_settings(cpu, "Prescott").empty());  // what else should it choose
+  EXPECT_TRUE(host_settings(cpu, "Prescott").empty());  // there is no better choice
 }
 
 TEST(Host, OpenBlasBelowTheCpuIsRaised) {

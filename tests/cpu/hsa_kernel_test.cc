@@ -124,7 +124,7 @@ TEST(HsaErrors, MistakesAreNamed) {
   refuse([](auto& p, auto&, auto&) { p.q.data = nullptr; }, "q: expected a pointer");
   refuse([](auto& p, auto&, auto&) { p.v.data = nullptr; }, "v: expected a pointer");
   refuse([](auto&, auto& g, auto&) { g.dk.data = nullptr; }, "dk: expected a pointer");
-  refuse([](auto& p, auto&, auto&) { p.places = 2; }, "has 3 children, the table has 2 places");
+  refuse([](auto& p, auto&, auto&) { p.places = 2; }, "has 3 children, positions has 2 places");
   refuse([](auto&, auto&, auto& d) { d.weights(0, 0, 7, 0) = -1; },
          "weights: expected finite numbers of 0 or more, got -1 for token 1 of sequence 1");
   refuse([](auto&, auto&, auto& d) { d.weights(0, 0, 0, 0) = std::nanf(""); }, "got nan for token 0 of sequence 0");

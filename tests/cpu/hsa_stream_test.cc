@@ -151,6 +151,21 @@ TEST(HsaStreamDecode, TenThousandStepsEqualTheParallelForm) {
   EXPECT_NE(hsa_stream_step(s).message().find("capacity: sequence 1 needs"), std::string::npos);
 }
 
+// Counts the pairs of a token and an entry that it sees: itself and, at every height, its ancestor's earlier siblings.
+TEST(HsaStreamCost, CountsWhatEveryTokenSees) {
+  for (int branching : {2, 3, 16}) {
+    int64_t pairs = 0;
+    for (int64_t t = 0; t < 300; ++t) {
+      EXPECT_EQ(hsa_stream_cost(t, branching), pairs) << "branching " << branching << ", " << t << " tokens";
+      int64_t seen = 1;
+      for (int64_t size = 1; size <= t; size *= branching) {
+        for (int64_t node = 0; node < t / size; ++node) seen += node / branching == t / size / branching;
+      }
+      pairs += seen;
+    }
+  }
+}
+
 TEST(HsaStreamErrors, MistakesAreNamed) {
   StreamData<float> d({"errors", 1, 1, 5, 3, 2, 2});
   auto refuse = [&](auto change, const std::string& words) {

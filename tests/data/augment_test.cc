@@ -1,4 +1,4 @@
-// Training rows changed at random.
+// Random changes of training rows.
 #include "data/augment.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace strata {
 namespace {
 
-// One of the images that mirroring and moving by up to `by` pixels can make, told apart from all others.
+// Whether mirroring and moving `from` by up to `by` pixels can give `image`; adds which ones to `met`.
 bool is_jittered(const std::vector<Token>& image, const std::vector<Token>& from, int64_t side, int64_t by,
                  std::set<std::vector<int64_t>>& met) {
   auto at = [&](int64_t y, int64_t x) {
@@ -65,7 +65,7 @@ TEST(Augment, TokensAreHidden) {
   EXPECT_EQ(hidden + std::count(tokens.begin(), tokens.end(), 5), 100000);
 }
 
-// Whatever the order and the batches, a row is changed in the same way; targets and the padding stay.
+// A row is changed in the same way in any order and any batch; targets and padding stay.
 TEST(Augment, BatchesChangeRowsByTheirNumber) {
   Dataset data;
   for (int32_t i = 0; i < 4; ++i) data.add_row(std::vector<Token>(16, static_cast<Token>(i + 1)), i, 100);

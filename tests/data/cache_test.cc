@@ -15,7 +15,7 @@ TEST(Cache, FolderFollowsTheEnvironment) {
     const Environment cache("XDG_CACHE_HOME", "/somewhere/cache");
     EXPECT_EQ(cache_folder(), "/somewhere/cache/strata");
   }
-  const Environment cache("XDG_CACHE_HOME", "");  // empty is as good as none
+  const Environment cache("XDG_CACHE_HOME", "");  // empty counts as not set
   {
     const Environment home("HOME", "/home/me");
     EXPECT_EQ(cache_folder(), "/home/me/.cache/strata");
@@ -49,10 +49,10 @@ TEST(Cache, FaultsOfSetsAreFound) {
   folder.write("set/short", "12");
   folder.write("set/changed", "abd");
   EXPECT_EQ(check_set(set, false).problems, (Problems{"gone is missing", "short has 2 bytes instead of 3"}));
-  EXPECT_EQ(check_set(set, true).problems,
-            (Problems{"gone is missing", "short has 2 bytes instead of 3", "changed is not what was written"}));
+  EXPECT_EQ(check_set(set, true).problems, (Problems{"gone is missing", "short has 2 bytes instead of 3",
+                                                     "changed has changed since it was written"}));
   EXPECT_TRUE(check_set(set, true).present);
-  write_set(set, {}, files);  // made again, over what was there
+  write_set(set, {}, files);  // replaces the existing set
   EXPECT_EQ(check_set(set, true).problems, Problems{});
 }
 
@@ -66,7 +66,7 @@ TEST(Cache, DamagedManifest) {
   }
 }
 
-// JSON of another shape than ours is damage as well, not an exception of the JSON library.
+// JSON of another shape is reported as damage, not as an exception of the JSON library.
 TEST(Cache, ManifestOfAnotherShape) {
   const TempFolder folder;
   folder.write("a", "x");
@@ -80,13 +80,13 @@ TEST(Cache, SetThatCannotBeWrittenLeavesNothing) {
   const TempFolder folder;
   folder.write("file", "x");
   EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { write_set(folder.path() / "file" / "set", {}, {}); }),
-              "the folder cannot be made");
-  // A name below a folder that is not there fails after the first file was written.
+              "could not create the folder");
+  // A name inside a missing folder fails after the first file was written.
   EXPECT_SAYS(error_of(ExitCode::kOutput,
                        [&] {
                          write_set(folder.path() / "set", {}, {{"a", "1"}, {"no/b", "2"}});
                        }),
-              "cannot be written");
+              "could not write");
   EXPECT_EQ(names_in(folder.path()), Names{"file"});
 }
 

@@ -1,4 +1,4 @@
-// Downloads from a server on this machine that fails as servers do.
+// Downloads from a local server that fails in the ways that servers do.
 #include "data/download.h"
 
 #include <gtest/gtest.h>
@@ -14,10 +14,10 @@
 namespace strata {
 namespace {
 
-// tests/data/range_server.py, for as long as this lives.
+// Runs tests/data/range_server.py for the lifetime of this object.
 class Server {
  public:
-  // Nothing when it does not start, as without python3.
+  // Empty if it does not start, for example without python3.
   static std::unique_ptr<Server> start(const fs::path& folder, const fs::path& log) {
     int to[2], from[2];
     if (pipe(to) != 0 || pipe(from) != 0) return nullptr;
@@ -40,7 +40,7 @@ class Server {
     return server->port_.empty() ? nullptr : std::move(server);
   }
   ~Server() {
-    close(input_);  // its sign to end
+    close(input_);  // tells it to stop
     if (process_ > 0) waitpid(process_, nullptr, 0);
   }
   std::string url(const std::string& path) const { return "http://127.0.0.1:" + port_ + path; }
@@ -84,7 +84,7 @@ class Downloads : public ::testing::Test {
   fs::path target() const { return folder.path() / "data.bin"; }
   fs::path part() const { return folder.path() / "data.bin.part"; }
 
-  // "" when it went well.
+  // "" on success.
   std::string fetch(const std::string& path, const std::string& digest = kSha) {
     const std::string message = error_of(ExitCode::kData, [&] {
       download({"imdb", server->url(path), digest}, target(),
@@ -111,7 +111,7 @@ TEST_F(Downloads, WholeFile) {
   EXPECT_EQ(last_bytes, 300000);
   EXPECT_EQ(last_total, 300000);
   EXPECT_EQ(requests(), std::vector<std::string>{"/data.bin -"});
-  EXPECT_EQ(fetch("/moved/data.bin", kMd5), "");  // over what is there
+  EXPECT_EQ(fetch("/moved/data.bin", kMd5), "");  // replaces the existing file
   EXPECT_EQ(slurp(target()), *content);
 }
 
@@ -130,8 +130,8 @@ TEST_F(Downloads, GoesOnWhereItWasCutOff) {
 
 TEST_F(Downloads, TheMessageOfACutSaysHowToGoOn) {
   const std::string message = fetch("/cut/10/data.bin");
-  EXPECT_SAYS(message, "what came is kept in " + part().string());
-  EXPECT_SAYS(message, "run the command again to go on");
+  EXPECT_SAYS(message, "the part received is kept in " + part().string());
+  EXPECT_SAYS(message, "run the command again to resume");
 }
 
 TEST_F(Downloads, AServerThatCannotGoOnStartsAgain) {
@@ -153,7 +153,7 @@ TEST_F(Downloads, WrongDigest) {
   EXPECT_SAYS(message, "the file was removed");
   EXPECT_FALSE(fs::exists(target()));
   EXPECT_FALSE(fs::exists(part()));
-  folder.write("data.bin.part", "junk");  // a part of something else is found out as well
+  folder.write("data.bin.part", "junk");  // a part of another file is detected as well
   EXPECT_SAYS(fetch("/data.bin"), "expected sha256");
   EXPECT_FALSE(fs::exists(part()));
   EXPECT_EQ(fetch("/data.bin", "none"), "");
@@ -172,7 +172,7 @@ TEST_F(Downloads, DigestsThatCannotBeRead) {
 
 TEST_F(Downloads, NotThere) {
   const std::string message = fetch("/none.bin");
-  EXPECT_SAYS(message, "/none.bin: cannot be downloaded (");
+  EXPECT_SAYS(message, "/none.bin: ");
   EXPECT_SAYS(message, "404");
   EXPECT_FALSE(fs::exists(target()));
   std::error_code none;
@@ -186,7 +186,7 @@ TEST_F(Downloads, NoServer) {
                        [&] {
                          download({"imdb", gone, "none"}, target(), [](int64_t, int64_t) {});
                        }),
-              "cannot be downloaded (");
+              "could not download ");
   EXPECT_FALSE(fs::exists(target()));
 }
 
@@ -197,7 +197,7 @@ TEST_F(Downloads, NoPlaceForIt) {
           [&] {
             download({"imdb", server->url("/data.bin"), "none"}, folder.path() / "none/x", [](int64_t, int64_t) {});
           }),
-      "cannot be written");
+      "could not write");
 }
 
 TEST(Sources, AreKnownTasksWithDigests) {

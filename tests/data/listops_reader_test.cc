@@ -1,4 +1,4 @@
-// Files of ListOps: both formats, bad rows, and labels that others have computed.
+// Files of ListOps: both formats, bad rows, and labels computed by other code.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -54,7 +54,7 @@ TEST(ListopsReader, BadRowsAreCountedAndDescribed) {
       {"2\t[MAX 1 2", "x.tsv line 2: the expression is not well formed"},
       {"2\t", "x.tsv line 2: the expression is not well formed"},
       {"2 [MAX 1 2 ]", "x.tsv line 2: expected a value, a tab and an expression"},
-      {"2\t[MAX 1 2 0 0 ]", "x.tsv line 2: 6 tokens, and the length is 5; raise --length"},
+      {"2\t[MAX 1 2 0 0 ]", "x.tsv line 2: expected at most 5 tokens, got 6; raise --length"},
   };
   for (const auto& [row, problem] : cases) {
     const Dataset data = read_listops(std::string("2\t[MAX 1 2 0 ]\n") + row + "\n1\t1\n", "x.tsv", 5);
@@ -138,11 +138,9 @@ TEST(ListopsTask, OwnFilesAndFolders) {
   EXPECT_EQ(one.train.size(), 81);
 
   config.data = folder.path().string();
-  EXPECT_SAYS(error_of(ExitCode::kData, [&] { load_task(config); }),
-              "expected train.tsv in this folder, and there is none");
+  EXPECT_SAYS(error_of(ExitCode::kData, [&] { load_task(config); }), "expected train.tsv in this folder, found none");
   folder.write("train.tsv", make_listops({.rows = 20}));
-  EXPECT_SAYS(error_of(ExitCode::kData, [&] { load_task(config); }),
-              "expected test.tsv in this folder, and there is none");
+  EXPECT_SAYS(error_of(ExitCode::kData, [&] { load_task(config); }), "expected test.tsv in this folder, found none");
   folder.write("test.tsv", "1\t2\n");
   EXPECT_EQ(error_of(ExitCode::kData, [&] { load_task(config); }),
             "listops: no usable test rows, for example test.tsv line 1: its value is 2, not 1");
@@ -157,7 +155,7 @@ TEST(ListopsTask, InputOfAUser) {
   };
   EXPECT_SAYS(refusal("[MAX 1 x ]"), "unknown word \"x\"");
   EXPECT_SAYS(refusal("[MAX 1"), "expected one well-formed expression");
-  EXPECT_EQ(refusal("[MAX 1 2 3 ]"), "input: 5 tokens, and the model reads 4 at most");
+  EXPECT_EQ(refusal("[MAX 1 2 3 ]"), "input: expected at most 4 tokens, which is what the model reads, got 5");
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ TEST(ListopsGenerator, ValuesAgreeWithAnotherEvaluator) {
   }
 }
 
-// The seeds are fixed, so the bounds can be near: digits and operators are uniform, and every value comes.
+// The seeds are fixed, so the bounds can be tight: digits and operators are uniform, and every value occurs.
 TEST(ListopsGenerator, WordsAreUniform) {
   std::map<std::string, double> count;
   std::map<int, double> values;
@@ -140,8 +140,8 @@ TEST(ListopsGenerator, WordsAreUniform) {
   for (const auto& [value, times] : values) EXPECT_GT(times / 10000, 0.05) << value;
 }
 
-// Without a shortest and a longest length nothing is thrown away, and the grammar's own numbers show below the root:
-// one argument in four is a list, and the number of arguments is uniform.
+// Without length limits nothing is discarded, so the probabilities of the grammar hold below the root: one argument in
+// four is a list, and the number of arguments is uniform.
 TEST(ListopsGenerator, TheGrammarsProbabilities) {
   double lists = 0, arguments = 0;
   std::map<int, double> sizes;
@@ -174,7 +174,7 @@ TEST(ListopsGenerator, FindsEveryExpressionThenRefuses) {
   options.rows = 411;
   EXPECT_EQ(
       error_of(ExitCode::kUsage, [&] { make_listops(options); }),
-      "listops: expected 411 different expressions of 1 to 4 tokens, depth 2 and 2 arguments, found only 410; ask for "
+      "listops: expected 411 different expressions of 1 to 4 tokens, depth 2 and 2 arguments, found only 410; request "
       "fewer rows or wider limits");
 }
 
@@ -205,12 +205,12 @@ TEST(ListopsValue, Operators) {
 TEST(ListopsValue, Nested) {
   EXPECT_EQ(value_of("[MAX 2 9 [MIN 4 7 ] 0 ]"), 9);
   EXPECT_EQ(value_of("[SM [SM 9 9 ] [MED 1 2 [MAX 8 7 ] ] ]"), 0);
-  EXPECT_EQ(value_of("( ( [MIN 4 ) ( ( [MAX 1 ) 3 ) ] ) ]"), 3);  // parentheses carry nothing
+  EXPECT_EQ(value_of("( ( [MIN 4 ) ( ( [MAX 1 ) 3 ) ] ) ]"), 3);  // parentheses have no meaning
   std::string deep;
   for (int i = 0; i < 50000; ++i) deep += "[SM 1 ";
   deep += "0 ";
   for (int i = 0; i < 50000; ++i) deep += "] ";
-  EXPECT_EQ(value_of(deep), 0);  // no recursion: no limit of the stack
+  EXPECT_EQ(value_of(deep), 0);  // no recursion, so no stack overflow
 }
 
 TEST(ListopsValue, Malformed) {

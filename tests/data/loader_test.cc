@@ -1,4 +1,4 @@
-// Batches, and the thread that makes them ahead.
+// Batches, and the thread that prepares them in advance.
 #include "data/loader.h"
 
 #include <gtest/gtest.h>
@@ -118,7 +118,7 @@ TEST(Loaders, GiveWhatMakeBatchGives) {
         for (Batch batch; loader.next(batch); ++index) expect_same(batch, make_batch(data, plain, index));
         EXPECT_EQ(index, std::max<int64_t>(first, 13));  // 103 rows are 13 batches
         Batch batch;
-        EXPECT_FALSE(loader.next(batch));  // and so it stays
+        EXPECT_FALSE(loader.next(batch));  // and stays at the end
       }
     }
   }
@@ -153,7 +153,7 @@ TEST(Loaders, FaultsOfTheThreadReachTheCaller) {
   EXPECT_TRUE(loader.next(batch));
   for (int times = 0; times < 2; ++times) {
     EXPECT_EQ(error_of(ExitCode::kData, [&] { loader.next(batch); }),
-              "tree: a quadtree wants a square image, got 3 pixels");
+              "tree: expected a square image for a quadtree, got 3 pixels");
   }
 }
 

@@ -24,7 +24,7 @@ std::string refusal(const DataConfig& config, ExitCode code = ExitCode::kData) {
 
 TEST(Imdb, OnlyTheFirstThreeTabsSplit) {
   const TempFolder folder;
-  // U+0085 and U+2028 are line ends to some, and letters of a review to us.
+  // U+0085 and U+2028 are line ends for some programs; here they are part of a review.
   const std::string text = "caf\xc3\xa9\tand\ttabs \xc2\x85 here\xe2\x80\xa8 too";
   folder.write("train.tsv", "1\t9\t0\t" + text + "\r\n0\t1\t1\tbad\n");
   folder.write("test.tsv", "0\t2\t7\tx\n");
@@ -64,7 +64,7 @@ TEST(Imdb, BadAndLongRows) {
   EXPECT_EQ(data.train.problems, (std::vector<std::string>{
                                      "train.tsv line 1: expected a label of 0 or 1, got \"2\"",
                                      "train.tsv line 2: expected a label of 0 or 1, got \"01\"",
-                                     "train.tsv line 3: expected label, rating, id and text apart by tabs",
+                                     "train.tsv line 3: expected label, rating, id and text, separated by tabs",
                                      "train.tsv line 4: the text is empty",
                                  }));
   EXPECT_EQ(data.train.bad, 4);
@@ -89,7 +89,7 @@ TEST(Imdb, OfficialFolder) {
   EXPECT_EQ(data.train.rows[1].label, 0);
   EXPECT_EQ(data.train.rows[2].label, 1);
   EXPECT_EQ(data.train.bad, 1);
-  EXPECT_SAYS(data.train.problems.front(), "4_1.txt: is empty");
+  EXPECT_SAYS(data.train.problems.front(), "4_1.txt: the text is empty");
   EXPECT_EQ(text_of(data.test.tokens), "zeronought");
 }
 
@@ -109,7 +109,7 @@ TEST(Cifar10, OfficialRowsBecomeGrey) {
   };
   folder.write("data_batch_1.bin", row(0, 10, 200, 77) + row(9, 255, 255, 255));
   for (const int batch : {2, 3, 4}) folder.write(fmt::format("data_batch_{}.bin", batch), row(batch, 0, 0, 0));
-  EXPECT_SAYS(refusal(config_for("cifar10", folder.path())), "data_batch_5.bin: cannot be opened");
+  EXPECT_SAYS(refusal(config_for("cifar10", folder.path())), "data_batch_5.bin: could not open");
   folder.write("data_batch_5.bin", row(5, 0, 0, 0));
   folder.write("test_batch.bin", row(1, 1, 2, 3));
   const TaskData data = load_task(config_for("cifar10", folder.path()));
@@ -135,7 +135,7 @@ TEST(Cifar10, GreyRowsAndTheirFaults) {
   };
   folder.write("train.bin", row(3, 0) + row(10, 1) + row(4, 255) + row(200, 0) + row(1, 1).substr(0, 100));
   DataConfig config = config_for("cifar10", folder.path());
-  EXPECT_SAYS(refusal(config), "expected test.bin beside train.bin, and there is none");
+  EXPECT_SAYS(refusal(config), "expected test.bin beside train.bin, found none");
   folder.write("test.bin", row(0, 7));
   config.valid_share = 0;
   const TaskData data = load_task(config);
@@ -147,10 +147,10 @@ TEST(Cifar10, GreyRowsAndTheirFaults) {
   EXPECT_EQ(data.train.problems, (std::vector<std::string>{
                                      "train.bin row 2: expected a label of 0 to 9, got 10",
                                      "train.bin row 4: expected a label of 0 to 9, got 200",
-                                     "train.bin: the last row is cut off (100 bytes, rows have 1025)",
+                                     "train.bin: the last row is incomplete (100 bytes, expected 1025)",
                                  }));
   config.length = 512;
-  EXPECT_EQ(refusal(config, ExitCode::kUsage), "length: images have 1024 pixels, got 512");
+  EXPECT_EQ(refusal(config, ExitCode::kUsage), "length: expected 1024, the pixels of an image, got 512");
 }
 
 // ------------------------------------------------------------------------------------------------- text
@@ -191,7 +191,7 @@ TEST(Text, OneFileIsCutIntoThree) {
   config.data = folder.write("short.txt", "a").string();
   EXPECT_EQ(refusal(config), "text: no usable training rows");
   config.data.clear();
-  EXPECT_SAYS(refusal(config, ExitCode::kUsage), "name it with --data");
+  EXPECT_SAYS(refusal(config, ExitCode::kUsage), "pass it with --data");
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ TEST(SplitFamilies, EvenlyFilled) {
   }
 }
 
-// On many trees: bounded, in order, and every family of before covers its leaves still.
+// On many trees: sizes are bounded, leaves are in order, and every old family still covers its leaves.
 TEST(SplitFamilies, KeepsTheFamiliesOfBefore) {
   const std::string lines =
       make_listops({.rows = 200, .min_length = 10, .max_length = 400, .max_depth = 6, .max_args = 30});
@@ -107,7 +107,7 @@ TEST(SplitFamilies, KeepsTheFamiliesOfBefore) {
 TEST(SplitFamilies, Grids) {
   Tree tree, split;
   ASSERT_TRUE(quadtree(3, 3, &tree).ok());
-  ASSERT_TRUE(split_families(tree, 4, &split).ok());  // small enough: grids they stay
+  ASSERT_TRUE(split_families(tree, 4, &split).ok());  // small enough: grids stay grids
   EXPECT_EQ(split.children(), tree.children());
   for (int64_t f = 0; f < split.families(); ++f) {
     EXPECT_EQ(split.domain(f), Domain::kGrid);

@@ -90,15 +90,15 @@ TEST(MissingData, SaysWhatToDo) {
     return error_of(code, [&] { load_task(config); });
   };
   EXPECT_SAYS(refusal("imdb", ""),
-              "strata/imdb: expected a folder with the IMDB set; get it with `strata data get imdb`");
-  EXPECT_SAYS(refusal("cifar10", ""), "get it with `strata data get cifar10`, or name a copy with --data");
-  EXPECT_SAYS(refusal("imdb", folder.path()), "expected train/ or train.tsv in it, and there is neither");
+              "strata/imdb: expected a folder with the IMDB set; download it with `strata data get imdb`");
+  EXPECT_SAYS(refusal("cifar10", ""), "download it with `strata data get cifar10`, or pass a copy with --data");
+  EXPECT_SAYS(refusal("imdb", folder.path()), "expected train/ or train.tsv in this folder, found neither");
   for (const char* task : {"listops", "text", "table"}) {
-    EXPECT_SAYS(refusal(task, folder.path() / "not.csv"), "not.csv: cannot be opened (No such file or directory)");
+    EXPECT_SAYS(refusal(task, folder.path() / "not.csv"), "not.csv: could not open (No such file or directory)");
   }
   EXPECT_EQ(refusal("imbd", "", ExitCode::kUsage),
             "task: expected one of listops, imdb, cifar10, text, table, got imbd (did you mean imdb?)");
-  EXPECT_SAYS(error_of(ExitCode::kData, [&] { read_file(folder.path()); }), "expected a file, and this is a folder");
+  EXPECT_SAYS(error_of(ExitCode::kData, [&] { read_file(folder.path()); }), "expected a file, got a folder");
 }
 
 // ------------------------------------------------------------------------------------------------- splits
@@ -182,7 +182,7 @@ TEST(Inputs, BytesAndImages) {
   EXPECT_EQ(encode_input("cifar10", std::string(1024, '\x05'), 1024), std::vector<Token>(1024, 6));
   EXPECT_EQ(error_of(ExitCode::kData, [] { encode_input("cifar10", "x", 1024); }),
             "input: expected an image of 32 x 32 grey bytes, got 1 bytes");
-  EXPECT_EQ(error_of(ExitCode::kData, [] { encode_input("table", "", 8); }), "input: is empty");
+  EXPECT_EQ(error_of(ExitCode::kData, [] { encode_input("table", "", 8); }), "input: expected some text, got nothing");
 }
 
 TEST(Tokens, AreShownAsPeopleReadThem) {

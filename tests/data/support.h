@@ -1,4 +1,4 @@
-// What the tests of the data layer share: a folder that goes with its test, errors as words, tokens as text.
+// What the tests of the data layer share: a temporary folder, error messages, tokens as text.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ class TempFolder {
   TempFolder& operator=(const TempFolder&) = delete;
 
   const fs::path& path() const { return path_; }
-  // Writes with plain streams: the tests do not lean on the code they test.
+  // Writes with plain streams: the tests do not depend on the code they test.
   fs::path write(const std::string& name, std::string_view content) const {
     const fs::path path = path_ / name;
     fs::create_directories(path.parent_path());
@@ -56,7 +56,7 @@ inline std::string slurp(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-// An environment variable for as long as this lives; null takes it away.
+// Sets an environment variable for the lifetime of this object; null removes it.
 class Environment {
  public:
   Environment(const char* name, const char* value) : name_(name) {
@@ -85,7 +85,7 @@ std::string error_of(ExitCode code, Work&& work) {
   return "no error";
 }
 
-// Byte tokens as the text they stand for.
+// Byte tokens as text.
 inline std::string text_of(std::span<const Token> tokens) {
   std::string text;
   for (const Token token : tokens) text += static_cast<char>(token - 1);
@@ -94,7 +94,7 @@ inline std::string text_of(std::span<const Token> tokens) {
 
 inline bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
-// Asserts with the whole message in view.
+// Shows the whole message on failure.
 #define EXPECT_SAYS(message, part) EXPECT_TRUE(contains(message, part)) << "message: " << (message)
 
 }  // namespace strata

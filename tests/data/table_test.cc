@@ -9,7 +9,7 @@
 namespace strata {
 namespace {
 
-// Rows in words: "line label|text", or "line !problem".
+// Rows as text: "line label|text", or "line !problem".
 std::vector<std::string> rows_of(const std::string& content, const std::string& format,
                                  const std::string& label = "label", const std::string& text = "text") {
   std::vector<std::string> words;
@@ -34,8 +34,9 @@ TEST(Table, CsvWindowsLineEndsAndBlankLines) {
 
 TEST(Table, CsvFaults) {
   EXPECT_EQ(rows_of("label,text\na,x\nb\nc,\nd,\"open\ne,y\n", ".csv"),
-            (Words{"2 a|x", "3 !expected 2 columns, got 1", "4 !the text is empty", "5 !a quote is not closed"}));
-  EXPECT_EQ(error_of(ExitCode::kData, [] { rows_of("", ".csv"); }), "t.csv: is empty");
+            (Words{"2 a|x", "3 !expected 2 columns, got 1", "4 !the text is empty",
+                   "5 !expected a closing quote, got the end of the file"}));
+  EXPECT_EQ(error_of(ExitCode::kData, [] { rows_of("", ".csv"); }), "t.csv: the file is empty");
   EXPECT_EQ(rows_of("label,text\n", ".csv"), Words{});
 }
 
@@ -54,10 +55,10 @@ TEST(Table, NumbersMeanATableWithoutNames) {
 
 TEST(Table, UnknownColumnListsTheColumns) {
   EXPECT_EQ(error_of(ExitCode::kData, [] { rows_of("id,sentiment,text\n1,a,b\n", ".csv"); }),
-            "t.csv: expected a column named label, and there are id, sentiment, text; choose with --label-column and "
+            "t.csv: expected a column named label, got id, sentiment, text; choose with --label-column and "
             "--text-column");
   EXPECT_SAYS(error_of(ExitCode::kData, [] { rows_of("label\tbody\n", ".tsv"); }),
-              "a column named text, and there are label, body");
+              "a column named text, got label, body");
 }
 
 TEST(Table, JsonLines) {
@@ -72,7 +73,7 @@ TEST(Table, JsonLines) {
   EXPECT_EQ(rows_of("{\"y\": \"b\", \"x\": \"a\"}\n", ".jsonl", "y", "x"), Words{"1 b|a"});
 }
 
-// A row without a token is no input for a model, whatever the format.
+// A row without tokens is no input for a model, in any format.
 TEST(Table, JsonLinesWithoutText) {
   EXPECT_EQ(rows_of("{\"label\": \"a\", \"text\": \"\"}\n", ".jsonl"), Words{"1 !the text is empty"});
 }
@@ -122,8 +123,7 @@ TEST_F(TableTask, FolderWithUnknownTestLabels) {
   EXPECT_EQ(data.valid.size(), 1);
   EXPECT_EQ(text_of(data.test.tokens), "tw");
   EXPECT_EQ(data.test.bad, 1);
-  EXPECT_EQ(data.test.problems,
-            Words{"test.tsv line 3: the label \"unknown\" is not among those of the training rows"});
+  EXPECT_EQ(data.test.problems, Words{"test.tsv line 3: the label \"unknown\" does not occur in the training rows"});
 }
 
 TEST_F(TableTask, NumberedColumnsAndLength) {
@@ -142,10 +142,10 @@ TEST_F(TableTask, Refusals) {
   EXPECT_SAYS(refusal(folder.path()), "expected train.csv, train.tsv or train.jsonl in this folder");
   EXPECT_EQ(refusal(folder.write("few.csv", many_rows(9))), "table: no usable test rows");  // a tenth of nine is none
   config.data.clear();
-  EXPECT_SAYS(error_of(ExitCode::kUsage, [&] { load_task(config); }), "name it with --data");
+  EXPECT_SAYS(error_of(ExitCode::kUsage, [&] { load_task(config); }), "pass it with --data");
 }
 
-// A test file of which nothing can be used must not give way to training rows in silence.
+// A test file without usable rows is an error; training rows must not silently replace it.
 TEST_F(TableTask, UnusableTestFileIsAnError) {
   folder.write("train.csv", many_rows(20));
   folder.write("test.csv", "label,text\nunknown,x\n");

@@ -120,7 +120,7 @@ TEST(TreeMaker, Brackets) {
   EXPECT_EQ(listops_picture("[SM 1 2 3 4 5 6 ]", 4), "((([SM 1 2 3 )(4 5 6 ] )))");
   const Token open[] = {11, 2};
   EXPECT_SAYS(error_of(ExitCode::kData, [&] { tree_of("brackets", 4, open); }),
-              "tree: brackets: 1 brackets are not closed");
+              "tree: brackets: 1 brackets are still open");
 }
 
 TEST(TreeMaker, QuadtreeOrder) {
@@ -135,9 +135,9 @@ TEST(TreeMaker, QuadtreeOrder) {
     EXPECT_EQ(TreeMaker(kind, 4).order(16).empty(), kind != "quadtree") << kind;
   }
   EXPECT_EQ(error_of(ExitCode::kData, [&] { maker.order(15); }),
-            "tree: a quadtree wants a square image, got 15 pixels");
+            "tree: expected a square image for a quadtree, got 15 pixels");
   EXPECT_EQ(error_of(ExitCode::kData, [&] { tree_of("quadtree", 4, std::vector<Token>(2, 1)); }),
-            "tree: a quadtree wants a square image, got 2 pixels");
+            "tree: expected a square image for a quadtree, got 2 pixels");
 }
 
 TEST(TreeMaker, TextIsParagraphsSentencesWordsBytes) {

@@ -76,7 +76,7 @@ TEST(Words, TasksAreReadAsWords) {
   config.task = "listops";
   config.data = "";
   EXPECT_EQ(error_of(ExitCode::kUsage, [&] { load_task(config); }),
-            "tokens: only the texts of imdb and table can be read as words, not listops");
+            "tokens: only the texts of imdb and table can be read as words; use --tokens bytes for the task listops");
 }
 
 }  // namespace

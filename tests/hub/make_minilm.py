@@ -1,4 +1,5 @@
-"""Where the numbers of minilm.json come from: all-MiniLM-L6-v2 as `transformers` computes it. python make_minilm.py FOLDER > minilm.json"""
+"""Makes minilm.json, the outputs of all-MiniLM-L6-v2 by `transformers`: python make_minilm.py FOLDER > minilm.json"""
+
 import json
 import sys
 
@@ -21,5 +22,21 @@ for text in TEXTS:
     with torch.no_grad():
         hidden = model(**inputs).last_hidden_state[0]
     pooled = hidden.mean(0)
-    rows.append({"text": text, "tokens": hidden.shape[0], "first": [float(f"{x:.6f}") for x in pooled[:8]], "norm": float(f"{pooled.norm():.6f}")})
-print(json.dumps({"origin": f"transformers {transformers.__version__}, torch {torch.__version__}, float32 on the CPU", "rows": rows}, indent=1, ensure_ascii=False))
+    rows.append(
+        {
+            "text": text,
+            "tokens": hidden.shape[0],
+            "first": [float(f"{x:.6f}") for x in pooled[:8]],
+            "norm": float(f"{pooled.norm():.6f}"),
+        }
+    )
+print(
+    json.dumps(
+        {
+            "origin": f"transformers {transformers.__version__}, torch {torch.__version__}, float32 on the CPU",
+            "rows": rows,
+        },
+        indent=1,
+        ensure_ascii=False,
+    )
+)

@@ -1,12 +1,17 @@
 """The operators on a GPU against the CPU's; skipped where there is no GPU or the build has no CUDA kernels."""
+
 import pytest
 import torch
 
 import strata
 
 try:
-    strata.hkt_attention([torch.zeros(1, 1, 1, 8, device="cuda")], [torch.zeros(1, 1, 1, 8, device="cuda")],
-                         torch.zeros(1, 1, 1, 8, device="cuda"), torch.ones(1, 1, device="cuda"))
+    strata.hkt_attention(
+        [torch.zeros(1, 1, 1, 8, device="cuda")],
+        [torch.zeros(1, 1, 1, 8, device="cuda")],
+        torch.zeros(1, 1, 1, 8, device="cuda"),
+        torch.ones(1, 1, device="cuda"),
+    )
 except Exception as error:  # noqa: BLE001 (torch without CUDA raises several kinds)
     pytest.skip(f"CUDA tests skipped: {str(error).splitlines()[0]}", allow_module_level=True)
 
@@ -76,7 +81,10 @@ def test_hsa_with_all_terms_equals_the_cpu(dtype, tolerance, streaming):
 def test_modules_move_to_the_gpu():
     torch.manual_seed(0)
     x = torch.randn(2, 100, 64)
-    for module in (strata.HktAttention(model_size=64, heads=4, levels=3, causal=True), strata.HsaAttention(64, 4, streaming=True)):
+    for module in (
+        strata.HktAttention(model_size=64, heads=4, levels=3, causal=True),
+        strata.HsaAttention(64, 4, streaming=True),
+    ):
         want = module(x)
         got = module.to("cuda")(x.to("cuda"))
         assert (got.cpu() - want).abs().max() < 1e-4
@@ -114,11 +122,17 @@ def test_mistakes_are_named():
 
 MODULES = {
     "hkt": lambda: strata.HktAttention(64, 4, levels=3, causal=True),
-    "hkt dense, per level": lambda: strata.HktAttention(64, 4, levels=3, dense_filters=True, per_level_projections=True, input_filter=True),
+    "hkt dense, per level": lambda: strata.HktAttention(
+        64, 4, levels=3, dense_filters=True, per_level_projections=True, input_filter=True
+    ),
     "hkt psd": lambda: strata.HktAttention(64, 4, levels=2, psd=True),
     "hsa normalised": lambda: strata.HsaAttention(64, 4, streaming=True, normalize=True),
-    "hsa l2, learned": lambda: strata.HsaAttention(64, 4, streaming=True, l2_energy=True, positions="learned", tables=2),
-    "hsa l2 normalised, sinusoidal": lambda: strata.HsaAttention(64, 4, streaming=True, l2_energy=True, normalize=True, positions="sinusoidal"),
+    "hsa l2, learned": lambda: strata.HsaAttention(
+        64, 4, streaming=True, l2_energy=True, positions="learned", tables=2
+    ),
+    "hsa l2 normalised, sinusoidal": lambda: strata.HsaAttention(
+        64, 4, streaming=True, l2_energy=True, normalize=True, positions="sinusoidal"
+    ),
 }
 
 

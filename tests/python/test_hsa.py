@@ -69,7 +69,8 @@ def test_gradcheck_of_the_tree_form():
         step = torch.zeros_like(weights)
         step[0, t] = 1e-6
         up, down = (
-            strata.hsa_attention(q, k, v, tree, weights=weights.detach() + sign * step)[0].sin().sum() for sign in (1, -1)
+            strata.hsa_attention(q, k, v, tree, weights=weights.detach() + sign * step)[0].sin().sum()
+            for sign in (1, -1)
         )
         assert abs(float((up - down) / 2e-6 - got[0, t])) < 1e-7
 
@@ -117,7 +118,9 @@ def test_the_score_finds_the_tree_closest_to_softmax(tokens):
     torch.manual_seed(8)
     q, k = (torch.randn(1, 2, tokens, 4, dtype=F64).repeat_interleave(3, 2)[:, :, :tokens] for _ in range(2))
     v = torch.eye(tokens, dtype=F64).expand(1, 2, tokens, tokens)  # the output is the attention matrix itself
-    candidates = strata.window_family(tokens, windows=(3, 4), shifts=3) + [strata.Tree.balanced(tokens, 2, domain="set")]
+    candidates = strata.window_family(tokens, windows=(3, 4), shifts=3) + [
+        strata.Tree.balanced(tokens, 2, domain="set")
+    ]
     assert len(candidates) == 7
     softmax = torch.softmax(q @ k.transpose(-1, -2) / 2, -1)
     lse = torch.logsumexp(q @ k.transpose(-1, -2) / 2, -1)
@@ -202,7 +205,7 @@ def test_trees_print_and_refuse():
     assert sorted(strata.Tree.quadtree_order(3, 5).tolist()) == list(range(15))
     assert strata.Tree.quadtree(3, 5).tokens == 15
     assert strata.Tree.parents([3, 3, 4, 4, -1]).families == 2
-    with pytest.raises(ValueError, match="closes nothing"):
+    with pytest.raises(ValueError, match="closes no bracket"):
         strata.Tree.brackets("1 ]")
     with pytest.raises(ValueError, match="second root"):
         strata.Tree.parents([-1, -1])
@@ -219,7 +222,7 @@ def test_trees_print_and_refuse():
     broken[-8] = 99  # a child beyond the tokens
     with pytest.raises((ValueError, RuntimeError)):
         strata.hsa_attention(q, k, v, [broken])
-    with pytest.raises(ValueError, match="trees: the streaming form takes none"):
+    with pytest.raises(ValueError, match="trees: expected none in the streaming form"):
         make(streaming=True)(torch.zeros(1, 3, 16, dtype=F64), strata.Tree.star(3))
 
 

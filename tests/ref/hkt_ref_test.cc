@@ -131,6 +131,12 @@ TEST_P(HktFiniteDifferences, ReferenceGradients) {
   }
 }
 
+TEST(HktCost, SumsTheSquaresOfTheLevels) {
+  EXPECT_EQ(hkt_cost(5, 1), 25);
+  EXPECT_EQ(hkt_cost(5, 3), 25 + 9 + 4);
+  EXPECT_EQ(hkt_cost(0, 3), 0);
+}
+
 TEST(HktRefErrors, OtherPrecisionsAreRefused) {
   HktData<float> d(hkt_cases()[0]);
   const Status status = hkt_forward_ref(d.problem(), d.outputs());

@@ -1,4 +1,4 @@
-// The identities of docs/MATH.md, section 2, on the reference: each its own test.
+// The identities of docs/MATH.md, section 2, on the reference, one test each.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -257,8 +257,8 @@ TEST(HsaOptimality, NoBlockTiedMatrixIsCloserToSoftmax) {
           }
         }
       }
-      EXPECT_GE(best, optimum - 1e-9) << tree;   // nothing beats it,
-      EXPECT_NEAR(best, optimum, 1e-4) << tree;  // and the search arrives there
+      EXPECT_GE(best, optimum - 1e-9) << tree;   // nothing is better,
+      EXPECT_NEAR(best, optimum, 1e-4) << tree;  // and the search finds it
     }
   }
 }

@@ -228,7 +228,7 @@ TEST(Gaussianity, TellsNormalFromSkewed) {
   const Matrix skewed = normal.array().exp();
   EXPECT_LT(gaussianity_of(skewed, 16).skewness_p, 1e-6);
   EXPECT_LT(gaussianity_of(skewed, 16).kurtosis_p, 1e-6);
-  Matrix lonely = Matrix::Zero(20, 1);  // one row far from the others reaches the ceiling's neighbourhood
+  Matrix lonely = Matrix::Zero(20, 1);  // one row far from the others comes close to the ceiling
   lonely(0, 0) = 1;
   const GaussianityResult far = gaussianity_of(lonely, 16);
   EXPECT_NEAR(far.kurtosis / far.ceiling, 1, 0.1);

@@ -1,5 +1,6 @@
 """Makes cases.json: small tokenizers of each family, and what the reference implementation (the `tokenizers` package on
 PyPI) makes of texts with them. Run again only to add cases: python make_cases.py > cases.json"""
+
 import json
 import sys
 
@@ -14,10 +15,32 @@ LEARN = [
     "def attend(query, keys): return softmax(query @ keys.T) @ values  # four spaces",
 ] * 20
 TEXTS = [
-    "", " ", "  \n\n ", "The miller's boats don't stop.", "THE RIVER RUNS", "unknowable xylophones", "Café naïve déjà-vu ÅNGSTRÖM",
-    "北京 and 서울 and Москва", "a\u00a0b\u2003c\u200bd\u0000e\ufffdf", "e\u0301e\u0327\u0301", "İstanbul ß ẞ", "👩‍👩‍👧 🙂", "1,234.5 + x_1 != y->z",
-    "tabs\t\tand   spaces\n\n\nand lines  ", "'s 't 're 'VE I'll we'd", "x" * 120, "[MASK] and <mask> or  <mask>  , <|endoftext|>[SEP]",
-    "\v\f\x85\u2028\u3000", "ends with space ", "hierarchicalattentionattendstotokenssentencesandparagraphs" * 2, *[letter * 31 for letter in "elnst. "], " starts with space", "\tstarts with tab", "᙭ ᜴ ᢅ ꦽ 𑇉 \u061d \u07fd", "...!!!???", "“quotes” — dashes… 。！",
+    "",
+    " ",
+    "  \n\n ",
+    "The miller's boats don't stop.",
+    "THE RIVER RUNS",
+    "unknowable xylophones",
+    "Café naïve déjà-vu ÅNGSTRÖM",
+    "北京 and 서울 and Москва",
+    "a\u00a0b\u2003c\u200bd\u0000e\ufffdf",
+    "e\u0301e\u0327\u0301",
+    "İstanbul ß ẞ",
+    "👩‍👩‍👧 🙂",
+    "1,234.5 + x_1 != y->z",
+    "tabs\t\tand   spaces\n\n\nand lines  ",
+    "'s 't 're 'VE I'll we'd",
+    "x" * 120,
+    "[MASK] and <mask> or  <mask>  , <|endoftext|>[SEP]",
+    "\v\f\x85\u2028\u3000",
+    "ends with space ",
+    "hierarchicalattentionattendstotokenssentencesandparagraphs" * 2,
+    *[letter * 31 for letter in "elnst. "],
+    " starts with space",
+    "\tstarts with tab",
+    "᙭ ᜴ ᢅ ꦽ 𑇉 \u061d \u07fd",
+    "...!!!???",
+    "“quotes” — dashes… 。！",
 ]
 
 
@@ -25,25 +48,36 @@ def wordpiece(lowercase):
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=300, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False
+    )
     tokenizer.train_from_iterator(LEARN, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-                                                             special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
     return tokenizer
 
 
 def bpe(special, processor, prefix=False):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
-    trainer = trainers.BpeTrainer(vocab_size=420, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=420,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
     tokenizer.train_from_iterator(LEARN, trainer)
     tokenizer.post_processor = processor
     return tokenizer
 
 
 def roberta(prefix):
-    return bpe(["<s>", "<pad>", "</s>", "<unk>", AddedToken("<mask>", lstrip=True)],
-               processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=prefix), prefix)
+    return bpe(
+        ["<s>", "<pad>", "</s>", "<unk>", AddedToken("<mask>", lstrip=True)],
+        processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=prefix),
+        prefix,
+    )
 
 
 def case(tokenizer, text):
@@ -52,12 +86,29 @@ def case(tokenizer, text):
     for character in text:
         at.append(at[-1] + len(character.encode()))
     # Special tokens around a text have no place in it.
-    places = [[at[b], at[e]] if not special or b != e else None for (b, e), special in zip(encoding.offsets, encoding.special_tokens_mask)]
+    places = [
+        [at[b], at[e]] if not special or b != e else None
+        for (b, e), special in zip(encoding.offsets, encoding.special_tokens_mask)
+    ]
     return {"text": text, "ids": encoding.ids, "places": places}
 
 
-FAMILIES = {"uncased WordPiece": wordpiece(True), "cased WordPiece": wordpiece(False),
-            "GPT-2": bpe(["<|endoftext|>"], processors.ByteLevel(trim_offsets=False)), "RoBERTa": roberta(False), "RoBERTa with a space in front": roberta(True)}
-json.dump({"origin": f"tokenizers {tokenizers.__version__}, tests/tokenizer/make_cases.py",
-           "families": [{"name": name, "tokenizer": json.loads(t.to_str()), "cases": [case(t, text) for text in TEXTS]} for name, t in FAMILIES.items()]},
-          sys.stdout, ensure_ascii=True, separators=(",", ":"))
+FAMILIES = {
+    "uncased WordPiece": wordpiece(True),
+    "cased WordPiece": wordpiece(False),
+    "GPT-2": bpe(["<|endoftext|>"], processors.ByteLevel(trim_offsets=False)),
+    "RoBERTa": roberta(False),
+    "RoBERTa with a space in front": roberta(True),
+}
+json.dump(
+    {
+        "origin": f"tokenizers {tokenizers.__version__}, tests/tokenizer/make_cases.py",
+        "families": [
+            {"name": name, "tokenizer": json.loads(t.to_str()), "cases": [case(t, text) for text in TEXTS]}
+            for name, t in FAMILIES.items()
+        ],
+    },
+    sys.stdout,
+    ensure_ascii=True,
+    separators=(",", ":"),
+)

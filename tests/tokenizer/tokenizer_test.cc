@@ -104,7 +104,8 @@ TEST(Tokenizer, MistakesAreNamed) {
     const std::string message = error_of(ExitCode::kData, [&] { Tokenizer::from_json(json.dump(), "t"); });
     EXPECT_TRUE(contains(message, words)) << message;
   };
-  EXPECT_TRUE(contains(error_of(ExitCode::kData, [] { Tokenizer::from_json("[1", "t"); }), "expected a JSON object"));
+  EXPECT_TRUE(contains(error_of(ExitCode::kData, [] { Tokenizer::from_json("[1", "t"); }),
+                       "expected a JSON object, got invalid JSON"));
   const Json wordpiece = families()[0].at("tokenizer"), bpe = families()[2].at("tokenizer");
   auto changed = [](Json json, const char* pointer, const Json& value) {
     json[Json::json_pointer(pointer)] = value;
@@ -114,12 +115,13 @@ TEST(Tokenizer, MistakesAreNamed) {
   refuse(changed(wordpiece, "/model/type", "Unigram"), "expected a WordPiece or byte-level BPE tokenizer, got Unigram");
   refuse(changed(wordpiece, "/normalizer/type", "NFC"), "BertNormalizer, got NFC");
   refuse(changed(wordpiece, "/model/unk_token", "[NO]"), "expected the unknown token [NO]");
-  refuse(changed(wordpiece, "/model/vocab/the", 1u << 30), "expected a number below");
+  refuse(changed(wordpiece, "/model/vocab/the", 1u << 30), "token \"the\": expected an id below");
   refuse(changed(wordpiece, "/model/vocab/the", 0), "have the same id 0");
-  refuse(changed(wordpiece, "/model/vocab/the", -1), "the id -1");
+  refuse(changed(wordpiece, "/model/vocab/the", -1), "got -1");
   refuse(changed(wordpiece, "/model/vocab", Json::object()), "expected a vocabulary");
   refuse(changed(bpe, "/model/merges/0", "one"), "two tokens in a merge, got \"one\"");
-  refuse(changed(bpe, "/model/merges/0", Json::array({"qqq", "e"})), "\"qqq\" is not in the vocabulary");
+  refuse(changed(bpe, "/model/merges/0", Json::array({"qqq", "e"})),
+         "expected the merge part \"qqq\" in the vocabulary");
   refuse(changed(bpe, "/pre_tokenizer/type", "Whitespace"), "ByteLevel, got Whitespace");
   refuse(changed(bpe, "/post_processor", {{"type", "Other"}}), "got Other");
   const TempFolder folder;

@@ -1,4 +1,4 @@
-// The HktAttention module: every option against its mathematics, causality and padding end to end, decoding.
+// The HktAttention module: every option against its definition, causality and padding end to end, decoding.
 #include <gtest/gtest.h>
 
 #include "model/hkt_attention.h"

@@ -1,4 +1,4 @@
-// The HSA operators and module in C++; the Python tests go deeper and compare the two.
+// The HSA operators and module in C++. The Python tests cover more and compare the two.
 #include <gtest/gtest.h>
 
 #include "base/check_count.h"
@@ -108,7 +108,7 @@ TEST(HsaOp, TheChosenTreeHasTheSmallestKLGap) {
   EXPECT_EQ(choice.index, std::min_element(gaps.begin(), gaps.end()) - gaps.begin());
   EXPECT_GT(*std::min_element(gaps.begin(), gaps.end()), 0);
   EXPECT_EQ(best_tree(q, k, trees, {}, 120).index, 0);  // only the cheapest fits
-  expect_error([&] { best_tree(q, k, trees, {}, 10); }, "max_cost: the cheapest candidate costs");
+  expect_error([&] { best_tree(q, k, trees, {}, 10); }, "the cost of the cheapest candidate, got 10");
   expect_error([&] { best_tree(q, k, {}); }, "candidates: expected at least one tree");
 }
 
@@ -119,7 +119,7 @@ TEST(HsaAttention, MistakesAreNamed) {
   refuse(HsaAttentionOptions(10, 4), "multiple of heads");
   refuse(HsaAttentionOptions(16, 4).positions("rotary"), "positions: expected none, sinusoidal, learned or bias");
   refuse(HsaAttentionOptions(16, 4).branching(1), "branching: expected 2 to 64");
-  refuse(HsaAttentionOptions(16, 4).streaming(true).positions("bias").places(8), "wants as many as branching = 16");
+  refuse(HsaAttentionOptions(16, 4).streaming(true).positions("bias").places(8), "places: expected 16 like branching");
   HsaAttention module(HsaAttentionOptions(16, 4));
   expect_error([&] { module->forward(torch::zeros({2, 3, 16})); }, "trees: expected one per sequence");
   expect_error([&] { module->forward(torch::zeros({2, 3, 16}), {balanced(3, 2)}); }, "one per sequence (2)");

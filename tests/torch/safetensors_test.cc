@@ -1,4 +1,4 @@
-// The safetensors reader and writer: round trips, and every lie a header can tell.
+// The safetensors reader and writer: round trips, and every kind of damaged header.
 #include "model/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST(Safetensors, DamagedFilesAreRefused) {
   refuse("{}", "", "claims a header of 3", 3);
   refuse("{oops", "", "not JSON");
   refuse("[]", "", "not a JSON object");
-  refuse(R"({"a":{"dtype":"F32","shape":[1]}})", four, "needs a dtype, a shape and two data_offsets");
+  refuse(R"({"a":{"dtype":"F32","shape":[1]}})", four, "expected a dtype, a shape and two data_offsets");
   refuse(R"({"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}})", four, "unknown dtype \"F31\"");
   refuse(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", four, "claims bytes 0 to 8 of 4");
   refuse(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", four, "claims bytes 4 to 0");
@@ -64,7 +64,7 @@ TEST(Safetensors, DamagedFilesAreRefused) {
   refuse(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,4]}})", four, "shape larger");
   refuse(R"({"a":{"dtype":"U8","shape":[0,4611686018427387904,3],"data_offsets":[0,0]}})", "", "shape larger");
   refuse(R"({"a":{"dtype":"U8","shape":[0,9223372036854775808],"data_offsets":[0,0]}})", "", "shape larger");
-  refuse(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", four, "no natural number");
+  refuse(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", four, "expected sizes that are natural numbers");
   refuse(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
          four, "neither overlap nor leave gaps");
   refuse(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", four, "starts at byte 2, expected 0");
@@ -97,7 +97,7 @@ TEST(Safetensors, ModulesWantTheirOwnNamesAndShapes) {
   expect_error([&] { load_module(*wider, path); }, "expected shape [3, 32], got [3, 16]");
   expect_error([&] { load_module(*flat, path); }, "expected a tensor \"query_0.weight\"");
   save_safetensors(path, {{"level_logits", torch::zeros({4, 1})}});
-  expect_error([&] { load_module(*same, path); }, "there is none");
+  expect_error([&] { load_module(*same, path); }, "found none");
 }
 
 }  // namespace

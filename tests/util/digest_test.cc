@@ -63,7 +63,7 @@ TEST(Digest, FilesAndFoldersAreDescribed) {
 }
 
 TEST(Digest, AFileThatIsNotThere) {
-  EXPECT_SAYS(error_of(ExitCode::kData, [] { sha256_of_file("/nowhere/file"); }), "/nowhere/file: cannot be read");
+  EXPECT_SAYS(error_of(ExitCode::kData, [] { sha256_of_file("/nowhere/file"); }), "/nowhere/file: could not read");
 }
 
 }  // namespace

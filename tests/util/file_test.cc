@@ -19,7 +19,7 @@ TEST(Files, WritesAreWholeOrNot) {
   EXPECT_EQ(slurp(path), std::string("new\0\n", 5));
   EXPECT_EQ(names_in(folder.path()), Names{"a"});
   EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { write_file(path / "below", "x"); }),
-              "a/below: cannot be written (Not a directory)");
+              "a/below: could not write (Not a directory)");
   EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { write_file(folder.path() / "none" / "b", "x"); }),
               "No such file or directory");
   EXPECT_EQ(slurp(path), std::string("new\0\n", 5));
@@ -43,7 +43,7 @@ TEST(Files, ARenameThatFailsLeavesNothingBeside) {
   const TempFolder folder;
   folder.write("target/inside", "kept");
   EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { write_file(folder.path() / "target", "x"); }),
-              "cannot be put in place");
+              "could not rename the finished file");
   EXPECT_EQ(slurp(folder.path() / "target/inside"), "kept");
   EXPECT_EQ(names_in(folder.path()), Names{"target"});
 }
@@ -55,9 +55,9 @@ TEST(Files, Folders) {
   make_folder(folder.path() / "a/b/c/");  // there already
   folder.write("file", "x");
   EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { make_folder(folder.path() / "file"); }),
-              "file: the folder cannot be made");
+              "file: could not create the folder");
   EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { make_folder(folder.path() / "file/below"); }),
-              "the folder cannot be made");
+              "could not create the folder");
 }
 
 // ------------------------------------------------------------------------------------------------- locks
@@ -67,12 +67,12 @@ TEST(FolderLock, RefusesASecondHolder) {
   auto lock_again = [&] { FolderLock again(folder.path()); };
   {
     const FolderLock lock(folder.path());
-    EXPECT_SAYS(error_of(ExitCode::kOutput, lock_again), "another strata process is at work in this folder");
+    EXPECT_SAYS(error_of(ExitCode::kOutput, lock_again), "another strata process uses this folder");
     const TempFolder other;
     const FolderLock elsewhere(other.path());
   }
   EXPECT_NO_THROW(lock_again());
-  EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { FolderLock none(folder.path() / "none"); }), "cannot be written");
+  EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { FolderLock none(folder.path() / "none"); }), "could not write");
 }
 
 TEST(FolderLock, GoesWithItsProcess) {

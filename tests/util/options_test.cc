@@ -8,7 +8,7 @@
 namespace strata {
 namespace {
 
-// One option of every type, in the place of a run's.
+// One option of every type, instead of the options of a run.
 struct Fields {
   Fields() {
     table.begin_group("First");
@@ -97,7 +97,7 @@ TEST_F(Options, TypeErrors) {
   EXPECT_EQ(refusal("shuffle", {"yes"}), "--shuffle: expected true or false, got yes");
   EXPECT_EQ(refusal("name", {"a", "b"}), "--name: expected one value, got 2");
   EXPECT_EQ(refusal("name", {}), "--name: expected one value, got 0");
-  EXPECT_EQ(batch_size, 64);  // a refusal changes nothing
+  EXPECT_EQ(batch_size, 64);  // an error changes nothing
   EXPECT_EQ(rate, 0.5);
 }
 
@@ -190,7 +190,7 @@ TEST_F(Options, FaultsOfFiles) {
   EXPECT_EQ(load_refusal("run.json", "[1]"), "run.json: expected a JSON object of options, got an array");
   EXPECT_EQ(load_refusal("run.json", "{\"rate\": "), "run.json: expected a JSON object of options, got invalid JSON");
   EXPECT_SAYS(error_of(ExitCode::kData, [&] { table.load_config(folder.path() / "none.json"); }),
-              "none.json: cannot be opened");
+              "none.json: could not open");
 }
 
 TEST_F(Options, FaultsOfToml) {
@@ -246,7 +246,7 @@ TEST_F(Options, SomeAreNotRecorded) {
 }
 
 TEST_F(Options, CheckTask) {
-  table.check_task("imdb");  // a default is for nobody
+  table.check_task("imdb");  // defaults are not checked
   give("depth", "3");
   table.check_task("listops");
   EXPECT_EQ(error_of(ExitCode::kUsage, [&] { table.check_task("imdb"); }),

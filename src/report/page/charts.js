@@ -1,7 +1,7 @@
 // Charts by Chart.js: lines, bars and heat maps, each with a legend of buttons and its numbers as a table.
 "use strict";
 
-let charts = [];  // every figure, to be drawn again when the colours change
+let charts = [];  // every figure, redrawn when the colours change
 
 function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
 function seriesColour(index) { const all = colour("--series").split(" "); return all[index % all.length]; }
@@ -12,7 +12,7 @@ function axis(title, extra = {}) {
            grid: { color: colour("--line"), lineWidth: 0.5 }, ...extra };
 }
 
-// The figure around a canvas. make() gives Chart.js's configuration in the present colours.
+// The figure around a canvas. make() returns Chart.js's configuration in the current colours.
 function figure(parent, { title, note, make, square = false, numbers = null }) {
   const canvas = el("canvas", { role: "img", "aria-label": title + (note ? ". " + note : ""), tabindex: 0 });
   const frame = el("figure", {}, el("figcaption", {}, title, note ? el("small", {}, note) : null),
@@ -39,7 +39,7 @@ function figure(parent, { title, note, make, square = false, numbers = null }) {
   return state;
 }
 
-// Buttons that show and hide a series each; one series needs none.
+// One button per series, which shows or hides it; a single series has no button.
 function drawLegend(state) {
   const datasets = state.chart.data.datasets;
   if (datasets.length < 2) return;
@@ -57,7 +57,7 @@ function drawLegend(state) {
   if (!state.legend.isConnected) state.canvas.parentElement.after(state.legend);
 }
 
-// series: {label, points: [{x, path}], colour, dash, scatter}, where path names the number of the data that is y.
+// series: {label, points: [{x, path}], colour, dash, scatter}, where path is the path of y in the data.
 function lineChart(parent, { title, note, x, y, series, log = false, scale = 1, xStep }) {
   const value = point => { const v = at(point.path); return typeof v === "number" ? v * scale : null; };
   return figure(parent, {
@@ -97,7 +97,7 @@ function barChart(parent, { title, note, labels, y, series, stacked = false, sca
 
 function redrawCharts() { charts.forEach(state => state.draw()); }
 
-// A part of a section that is drawn anew when something else is chosen.
+// A part of a section that is redrawn when the selection changes.
 function renewable(parent, draw) {
   const area = el("div");
   parent.append(area);
@@ -107,7 +107,7 @@ function renewable(parent, draw) {
     try {
       draw(area, ...chosen);
     } catch (error) {
-      area.append(problem(`This part cannot be shown, as its data is damaged: ${error.message}`));
+      area.append(problem(`This part cannot be shown because its data is damaged: ${error.message}`));
     }
   };
   return renew;

@@ -1,7 +1,7 @@
 // Elements, numbers and tables.
 //
-// Every number that is shown is one of the page's data. It is named by its path there, which its element carries as
-// data-path (with data-scale where it is shown as a percentage), so that a reader, or a test, can go back to the JSON.
+// Every number shown comes from the page's data. Its element carries its path there as data-path (with data-scale if it
+// is shown as a percentage), so that a reader or a test can find it in the JSON.
 "use strict";
 
 const page = JSON.parse(document.getElementById("page").textContent);
@@ -20,7 +20,7 @@ function at(path) {
   return path.reduce((value, key) => (value === null || value === undefined ? undefined : value[key]), page);
 }
 
-// style: {digits, scale, exponent}. Missing and non-finite numbers are a dash.
+// style: {digits, scale, exponent}. Missing and non-finite numbers are shown as a dash.
 function format(value, { digits = 4, scale = 1, exponent = false } = {}) {
   if (typeof value !== "number") return value === undefined || value === null ? "–" : String(value);
   const scaled = value * scale;
@@ -53,7 +53,7 @@ function table(caption, columns, rows) {
     const missing = value => value === undefined || value === null;
     const order = (a, b) => {
       const [x, y] = [key(a[index]), key(b[index])];
-      if (missing(x) || missing(y)) return missing(x) - missing(y);  // last, whichever way
+      if (missing(x) || missing(y)) return missing(x) - missing(y);  // missing values come last in both directions
       const compared = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
       return down ? -compared : compared;
     };
@@ -64,7 +64,7 @@ function table(caption, columns, rows) {
     el("table", {}, el("caption", {}, caption), el("thead", {}, el("tr", {}, heads)), body));
 }
 
-// A name or an index that is no number of the data: a layer, a step, a series.
+// A name or an index that is not a number of the data: a layer, a step, a series.
 function label(text) { return el("span", { class: "place" }, String(text)); }
 
 // rows: [name, text or {path, style}]
@@ -76,7 +76,7 @@ function facts(caption, rows) {
 
 function problem(text) { return el("p", { class: "problem", role: "note" }, text); }
 
-// A part of the page with an entry in the contents. What fails inside is named there, and the rest goes on.
+// A part of the page with an entry in the contents. An error inside is shown in its place; the other parts still appear.
 function section(id, title, text, build) {
   const part = el("section", { id, "aria-label": title }, el("h2", {}, title), text ? el("p", {}, text) : null);
   document.getElementById("content").append(part);
@@ -84,7 +84,7 @@ function section(id, title, text, build) {
   try {
     build(part);
   } catch (error) {
-    part.append(problem(`This part cannot be shown, as its data is damaged: ${error.message}`));
+    part.append(problem(`This part cannot be shown because its data is damaged: ${error.message}`));
   }
 }
 

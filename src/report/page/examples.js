@@ -1,9 +1,9 @@
-// Heads at work on single rows: attention and scores as heat maps, attention and the tree drawn over the text.
+// Heads on single rows: attention and scores as heat maps, attention and the tree drawn over the text.
 "use strict";
 
-const longestText = 600;  // tokens that are drawn
+const longestText = 600;  // tokens drawn at most
 
-// What a row or column of a picture stands for: a token, or a range of them.
+// The label of a row or column of a picture: a token, or a range of tokens.
 function namer(example, size, level = 0) {
   const tokens = example.tokens ?? [], block = Math.ceil(Math.ceil(tokens.length / 2 ** level) / size) * 2 ** level;
   const visible = text => (text === " " ? "␣" : text === "\n" ? "⏎" : text);
@@ -37,8 +37,8 @@ function showExamples(heads) {
   });
 }
 
-// The tokens of a row, nested as its tree has them. A token that is chosen colours the others by its attention, if that
-// is there. spaced: with spaces between tokens.
+// The tokens of a row, nested as in its tree. Selecting a token colours the others by its attention, if there is one.
+// spaced: with spaces between tokens.
 function drawText(parent, example, attention, spaced) {
   const tokens = example.tokens ?? [];
   const shownTokens = Math.min(tokens.length, longestText);
@@ -62,7 +62,7 @@ function drawText(parent, example, attention, spaced) {
   const box = el("div", { class: "text", role: "group", "aria-label": "The row's text" });
   if (example.tree) {
     const { child_begin: begin, children } = example.tree;
-    const heights = new Array(begin.length - 1).fill(1);  // children stand behind their parents
+    const heights = new Array(begin.length - 1).fill(1);  // children come after their parents
     for (let f = begin.length - 2; f >= 0; --f) {
       for (let c = begin[f]; c < begin[f + 1]; ++c) if (children[c] < 0) heights[f] = Math.max(heights[f], 1 + heights[~children[c]]);
     }

@@ -7,7 +7,7 @@ function mix(from, to, share) {
   return "#" + [0, 1, 2].map(i => Math.round(part(from, i) + (part(to, i) - part(from, i)) * share).toString(16).padStart(2, "0")).join("");
 }
 
-// Values from 0 go from the ground to the hot colour; values of both signs to the cold one, too.
+// Positive values go from the ground colour to the hot colour, negative values to the cold colour.
 function heatColour(value, largest) {
   if (value === null || value === undefined) return colour("--ground");
   return mix(colour("--ground"), colour(value < 0 ? "--cold" : "--hot"), largest > 0 ? Math.min(1, Math.abs(value) / largest) : 0);

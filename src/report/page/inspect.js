@@ -13,7 +13,7 @@ const placeColumns = [{ title: "layer" }, { title: "head" }];
 
 function levelsOf(head) { return (at([...head.path, "weights"]) ?? []).map((_, level) => level); }
 
-// The path of the largest number over heads and levels: what a check came to.
+// The path of the largest number over heads and levels: the result of a check.
 function worst(heads, paths) {
   let best = null;
   for (const head of heads) {

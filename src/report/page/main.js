@@ -1,4 +1,4 @@
-// Colours, problems, and the report this page is.
+// Colours, problems, and the report that this page shows.
 "use strict";
 
 const themes = ["as the system", "light", "dark"], dark = matchMedia("(prefers-color-scheme: dark)"), printing = matchMedia("print");

@@ -26,7 +26,7 @@ function showCurves(runs) {
   });
 }
 
-// Level weights and Mardia's statistics of one run, as training went on.
+// Level weights and Mardia's statistics of one run, over the course of training.
 function showTracking() {
   const base = ["metrics"];
   const lines = kind => page.metrics.map((line, i) => ({ line, i })).filter(({ line }) => line.kind === kind);
