@@ -35,6 +35,11 @@ void run(bool json) {
                                          : info["torch_sees_cuda"].get<bool>()
                                              ? "; this build has no CUDA kernels for the GPU that torch sees"
                                              : "");
+  if (info.contains("kernels")) {
+    for (const Json& k : info["kernels"])
+      fmt::print("bfloat16 kernels {}: {} forward, {} backward\n", k["problem"].get<std::string>(),
+                 k["forward"].get<std::string>(), k["backward"].get<std::string>());
+  }
   fmt::print("cache            {}\n", info["cache"].get<std::string>());
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "strata/document.h"
+#include "strata/hsa_stream.h"
 #include "torch/hkt_op.h"
 #include "torch/hsa_op.h"
 #include "util/error.h"
@@ -88,23 +89,7 @@ Tree sentence_tree(const std::string& text, const Encoding& encoding, int64_t mo
 
 double tree_cost(const Tensor& encoded) {
   const auto* numbers = encoded.data_ptr<int32_t>();
-  const int64_t families = numbers[1];
-  const int32_t* begin = numbers + 2;
-  double cost = 0;
-  for (int64_t f = 0; f < families; ++f) {
-    const double children = begin[f + 1] - begin[f];
-    cost += children * children;
-  }
-  return cost;
-}
-
-double stream_cost(int64_t tokens, int64_t branching) {
-  double entries = 0;
-  for (int64_t t = 0; t < tokens; ++t) {
-    ++entries;
-    for (int64_t rest = t; rest > 0; rest /= branching) entries += static_cast<double>(rest % branching);
-  }
-  return entries;
+  return static_cast<double>(TreeView{numbers[0], numbers[1], numbers + 2}.cost());
 }
 
 namespace {
@@ -170,7 +155,8 @@ AttentionFunction inject_hsa(const AttentionFunction& softmax, Injection injecti
       count([&](const AttentionCost&) {
         double spent = 0;
         for (int64_t b = 0; b < lengths.size(0); ++b)
-          spent += 2 * stream_cost(lengths[b].item<int64_t>(), stream->second);
+          spent +=
+              2 * static_cast<double>(hsa_stream_cost(lengths[b].item<int64_t>(), static_cast<int>(stream->second)));
         return spent;
       });
       HsaStreamOptions options;

@@ -44,8 +44,5 @@ torch::Tensor stream_gap(const torch::Tensor& q, const torch::Tensor& k, const t
 
 // Sum over families of children^2; tree: from encode_tree.
 double tree_cost(const torch::Tensor& encoded);
-// The number of entries that the tokens of a causal sequence see with streaming HSA: sum over t of 1 + the digit sum of
-// t in base b.
-double stream_cost(int64_t tokens, int64_t branching);
 
 }  // namespace strata

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "strata/hsa_stream.h"
 #include "torch/hsa_op.h"
 #include "util/error.h"
 
@@ -108,7 +109,7 @@ GapTable measure_gaps(Host& host, const std::vector<HostText>& texts, const std:
       flat += causal ? length * (length + 1) / 2 : length * length;
       for (size_t r = 0; r < recipes.size(); ++r) {
         if (causal) {
-          table.costs[r] += stream_cost(text.tokens(), recipes[r].branching);
+          table.costs[r] += static_cast<double>(hsa_stream_cost(text.tokens(), static_cast<int>(recipes[r].branching)));
           continue;
         }
         trees[r].push_back(encode_tree(recipes[r].make(host, text)));

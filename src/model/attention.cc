@@ -1,8 +1,12 @@
 #include "model/attention.h"
 
+#include <map>
+
 #include "model/hkt_attention.h"
 #include "model/hkt_cache.h"
 #include "model/hsa_attention.h"
+#include "strata/hkt.h"
+#include "strata/hsa_stream.h"
 
 namespace strata {
 namespace {
@@ -59,17 +63,47 @@ AttentionModule make_hsa(const ModelConfig& c, const ModelShape& shape) {
           }};
 }
 
+double hkt_ratio(int64_t tokens, int64_t levels) {
+  return static_cast<double>(hkt_cost(tokens, static_cast<int>(levels))) / static_cast<double>(hkt_cost(tokens, 1));
+}
+
+std::map<std::string, AttentionKind>& kinds() {
+  static std::map<std::string, AttentionKind> all = {
+      {"flat",
+       {[](const auto& config, const auto& shape) { return make_hkt(config, shape, 1); },
+        [](const auto&, const auto&) { return 1.0; }}},
+      {"hkt",
+       {[](const auto& config, const auto& shape) { return make_hkt(config, shape, config.levels); },
+        [](const auto& config, const auto& shape) { return hkt_ratio(shape.length, config.levels); }}},
+      {"hsa",
+       {make_hsa,
+        [](const auto& config, const auto& shape) {
+          const auto tokens = static_cast<double>(shape.length);
+          return static_cast<double>(hsa_stream_cost(shape.length, static_cast<int>(config.branching))) /
+                 (tokens * (tokens + 1) / 2);
+        },
+        /*trees=*/true}}};
+  return all;
+}
+
 }  // namespace
 
+void register_attention(const std::string& name, AttentionKind kind) {
+  if (kinds().emplace(name, std::move(kind)).second) attention_names().push_back(name);
+}
+
+const AttentionKind& find_attention(const std::string& name) {
+  const auto found = kinds().find(name);
+  TORCH_CHECK_VALUE(found != kinds().end(), "attention: expected one of ", attention_names(), ", got ", name);
+  return found->second;
+}
+
 AttentionModule make_attention(const ModelConfig& config, const ModelShape& shape) {
-  if (config.attention == "flat") return make_hkt(config, shape, 1);
-  if (config.attention == "hkt") return make_hkt(config, shape, config.levels);
-  TORCH_CHECK_VALUE(config.attention == "hsa", "attention: expected flat, hkt or hsa, got ", config.attention);
-  return make_hsa(config, shape);
+  return find_attention(config.attention).make(config, shape);
 }
 
 bool wants_trees(const ModelConfig& config, const ModelShape& shape) {
-  return config.attention == "hsa" && !shape.next_token;
+  return find_attention(config.attention).trees && !shape.next_token;
 }
 
 }  // namespace strata

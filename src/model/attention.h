@@ -34,7 +34,18 @@ struct AttentionModule {
 };
 using AttentionMaker = std::function<AttentionModule(const ModelConfig& config, const ModelShape& shape)>;
 
-// Causal if the shape is that of a language model. Throws c10::Error for invalid options.
+// What belongs to a name. Makers throw c10::Error for options that do not fit, and make a causal module where the shape
+// is a language model's.
+struct AttentionKind {
+  AttentionMaker make;
+  // Score products over flat attention's, for rows of shape.length tokens.
+  std::function<double(const ModelConfig& config, const ModelShape& shape)> score_ratio;
+  bool trees = false;  // a classifier attends on one tree per row, and the trees' cost takes the place of score_ratio
+};
+
+// Adds an attention; its name joins attention_names().
+void register_attention(const std::string& name, AttentionKind kind);
+const AttentionKind& find_attention(const std::string& name);
 AttentionModule make_attention(const ModelConfig& config, const ModelShape& shape);
 
 // Whether rows need trees.

@@ -2,9 +2,14 @@
 
 namespace strata {
 
+std::vector<std::string>& attention_names() {
+  static std::vector<std::string> names = {"flat", "hkt", "hsa"};
+  return names;
+}
+
 void declare(OptionTable& table, ModelConfig& c) {
   table.begin_group("Model");
-  table.add("attention", &c.attention, {.help = "Which attention", .choices = {"flat", "hkt", "hsa"}});
+  table.add("attention", &c.attention, {.help = "Which attention", .choices = attention_names()});
   table.add("layers", &c.layers, {.help = "Transformer blocks", .min = 1, .max = 1000});
   table.add("model_size", &c.model_size, {.help = "Channels", .min = 1});
   table.add("heads", &c.heads, {.help = "Attention heads", .min = 1});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "util/options.h"
 
@@ -30,6 +31,9 @@ struct ModelShape {
   bool next_token = false;
   int64_t tables = 1, places = 16;  // of HSA's sibling positions
 };
+
+// The names that --attention takes; src/model/attention.h has what belongs to a name.
+std::vector<std::string>& attention_names();
 
 void declare(OptionTable& table, ModelConfig& config);
 void declare(OptionTable& table, ModelShape& shape);  // not for the command line: for the record in a checkpoint

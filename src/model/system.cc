@@ -43,6 +43,9 @@ Json system_info() {
   if (built_with_cuda() && torch::cuda::is_available()) {
     info["devices"].push_back("cuda");
     info["gpu"] = gpu_name();
+    info["kernels"] = Json::array();
+    for (const KernelsInUse& k : gpu_kernels())
+      info["kernels"].push_back({{"problem", k.problem}, {"forward", k.forward}, {"backward", k.backward}});
   }
   info["torch_sees_cuda"] = torch::cuda::is_available();
   info["cache"] = cache_folder().string();

@@ -79,6 +79,39 @@ std::shared_ptr<const DevicePlan> plan_of(const Tensor& like, at::TensorList tre
 bool built_with_cuda() { return true; }
 std::string gpu_name() { return cuda::device_name(); }
 
+std::vector<KernelsInUse> gpu_kernels() {
+  std::vector<KernelsInUse> all;
+  if (!cuda::available().ok()) return all;
+  auto add = [&](std::string problem, const cuda::KernelChoice& kernels) {
+    all.push_back({std::move(problem), cuda::kernels_name(kernels.forward), cuda::kernels_name(kernels.backward)});
+  };
+  for (const int levels : {3, 5}) {
+    for (const int size : {64, 128, 256}) {
+      HktProblem p;
+      p.dtype = DType::kBFloat16;
+      p.levels = levels;
+      p.head_size = p.value_size = size;
+      add(c10::str("HKT, ", levels, " levels, heads of ", size), cuda::hkt_kernels(p));
+    }
+  }
+  alignas(16) static const char memory[16] = {};  // of values that are not looked at
+  for (const int64_t family : {16, 64}) {
+    HsaProblem p;
+    p.dtype = DType::kBFloat16;
+    p.head_size = p.value_size = 64;
+    p.v = {memory, {64, 64, 64, 1}};
+    cuda::HsaPlan plan;
+    plan.families = 1;
+    plan.widest_family = family;
+    add(c10::str("HSA, families of ", family, ", heads of 64"), cuda::hsa_kernels(p, plan));
+  }
+  HsaStreamProblem p;
+  p.dtype = DType::kBFloat16;
+  p.head_size = p.value_size = 64;
+  add("streaming HSA, heads of 64", cuda::hsa_stream_kernels(p));
+  return all;
+}
+
 void run_hkt_forward(const Tensor& like, const HktProblem& p, const HktOutputs& o) {
   if (!like.is_cuda()) return throw_if_failed(hkt_forward(p, o));
   const cuda::KernelChoice kernels = cuda::hkt_kernels(p);
@@ -163,6 +196,7 @@ void refuse_cuda(const Tensor& like) {
 
 bool built_with_cuda() { return false; }
 std::string gpu_name() { return {}; }
+std::vector<KernelsInUse> gpu_kernels() { return {}; }
 
 void run_hkt_forward(const Tensor& like, const HktProblem& p, const HktOutputs& o) {
   refuse_cuda(like);

@@ -1,6 +1,9 @@
 // Runs problems on the device of their tensors: the CPU, or CUDA's current stream with memory of torch's allocator.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "strata/export.h"
 #include "strata/hkt.h"
 #include "strata/hsa.h"
@@ -31,5 +34,11 @@ void run_causal_filter_backward(const at::Tensor& like, const CausalFilter& filt
 STRATA_API bool built_with_cuda();
 // Of the current CUDA device; empty if there is none.
 STRATA_API std::string gpu_name();
+
+// Which kernels the current CUDA device runs typical problems on; empty where there is none.
+struct KernelsInUse {
+  std::string problem, forward, backward;
+};
+STRATA_API std::vector<KernelsInUse> gpu_kernels();
 
 }  // namespace strata

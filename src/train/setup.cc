@@ -48,27 +48,11 @@ torch::Device device_of(const TrainConfig& config) {
 }
 
 double score_ratio(const ModelCard& card, const TaskData& data) {
-  const int64_t T = data.length;
-  double cost = 0, flat = 0;
-  if (card.config.attention == "hkt") {
-    for (int64_t l = 0; l < card.config.levels; ++l) {
-      const auto tokens = static_cast<double>((T + (int64_t{1} << l) - 1) >> l);
-      cost += tokens * tokens;
-    }
-    return cost / (static_cast<double>(T) * static_cast<double>(T));
-  }
-  if (card.config.attention == "flat") return 1;
-  if (card.shape.next_token) {  // a token sees itself and, at every height, its earlier siblings: its digits in base b
-    for (int64_t t = 0; t < T; ++t) {
-      flat += static_cast<double>(t + 1);
-      cost += 1;
-      for (int64_t rest = t; rest > 0; rest /= card.config.branching)
-        cost += static_cast<double>(rest % card.config.branching);
-    }
-    return cost / flat;
-  }
+  if (!wants_trees(card.config, card.shape))
+    return find_attention(card.config.attention).score_ratio(card.config, card.shape);
   constexpr int64_t kSample = 256;
   const std::shared_ptr<TreeMaker> trees = tree_maker(card);
+  double cost = 0, flat = 0;
   for (int64_t row = 0; row < std::min(kSample, data.test.size()); ++row) {
     const auto tokens = static_cast<double>(data.test.row(row).size());
     cost += static_cast<double>(trees->tree(data.test.row(row))->cost());

@@ -138,8 +138,8 @@ TEST(Inject, CountsWhatItSpends) {
   streams.costs = std::make_shared<std::vector<AttentionCost>>(1);
   inject_hsa(softmax_attention(true), streams, true)(0, q, q, q, kLengths);
   EXPECT_EQ(streams.costs->at(0).flat, 8 * 9 + 5 * 6);
-  EXPECT_EQ(streams.costs->at(0).spent, 2 * (stream_cost(8, 2) + stream_cost(5, 2)));
-  EXPECT_EQ(stream_cost(8, 2), 8 + 0 + 1 + 1 + 2 + 1 + 2 + 2 + 3);
+  EXPECT_EQ(streams.costs->at(0).spent, 2 * (hsa_stream_cost(8, 2) + hsa_stream_cost(5, 2)));
+  EXPECT_EQ(hsa_stream_cost(8, 2), 8 + 0 + 1 + 1 + 2 + 1 + 2 + 2 + 3);
 }
 
 TEST(SentenceTree, HasSentencesOverTokensAndSpecialTokensBesideThem) {

@@ -6,6 +6,7 @@
 
 #include "data/task.h"
 #include "model/embedding.h"
+#include "model/mean_attention.h"
 #include "model/model_file.h"
 #include "train/evaluate.h"
 #include "train/tiny_run.h"
@@ -15,6 +16,14 @@ namespace {
 
 using torch::Tensor;
 using Attentions = WithCache;
+
+TEST(Attention, NamesAreRegisteredOnce) {
+  EXPECT_EQ(all_attentions(), (std::vector<std::string>{"flat", "hkt", "hsa", "mean"}));
+  EXPECT_EQ(all_attentions().size(), 4u);
+  ModelConfig config;
+  config.attention = "none";
+  EXPECT_THROW(make_attention(config, {}), c10::Error);
+}
 
 // Equals torch's own embedding, values and gradient, for tokens that repeat, miss and fill a batch.
 TEST(Embedding, EqualsTorch) {
@@ -33,7 +42,7 @@ TEST(Embedding, EqualsTorch) {
 // The outputs of one row must not depend on the rows beside it, which only add padding.
 TEST_F(Attentions, PaddingDoesNotLeak) {
   const TaskData data = load_task(tiny_config("flat").data);
-  for (const char* attention : {"flat", "hkt", "hsa"}) {
+  for (const std::string& attention : all_attentions()) {
     const ModelCard card = tiny_card(attention, data);
     torch::manual_seed(1);
     SequenceModel model = make_model(card);
@@ -52,7 +61,7 @@ TEST_F(Attentions, PaddingDoesNotLeak) {
 }
 
 TEST_F(Attentions, LanguageModelsDoNotSeeTheFuture) {
-  for (const char* attention : {"flat", "hkt", "hsa"}) {
+  for (const std::string& attention : all_attentions()) {
     ModelCard card;
     card.config.attention = attention;
     card.config.model_size = 16;
@@ -76,7 +85,7 @@ TEST_F(Attentions, LanguageModelsDoNotSeeTheFuture) {
 
 TEST_F(Attentions, EveryParameterGetsAGradient) {
   const TaskData data = load_task(tiny_config("flat").data);
-  for (const char* attention : {"flat", "hkt", "hsa"}) {
+  for (const std::string& attention : all_attentions()) {
     const ModelCard card = tiny_card(attention, data);
     SequenceModel model = make_model(card);
     LoaderOptions options;
@@ -85,7 +94,7 @@ TEST_F(Attentions, EveryParameterGetsAGradient) {
     loss_of(model->forward(to_input(batch, torch::kCPU)), batch, 0.1).mean.backward();
     for (const auto& item : model->named_parameters()) {
       // One level has nothing to mix.
-      if (std::string(attention) == "flat" && item.key().find("level_logits") != std::string::npos) continue;
+      if (attention == "flat" && item.key().find("level_logits") != std::string::npos) continue;
       ASSERT_TRUE(item.value().grad().defined()) << attention << " " << item.key();
       EXPECT_GT(item.value().grad().abs().max().item<double>(), 0) << attention << " " << item.key();
     }
@@ -96,7 +105,7 @@ TEST_F(Attentions, ModelFilesCarryEverything) {
   const TaskData data = load_task(tiny_config("flat").data);
   const fs::path folder = fresh_folder("model");
   fs::create_directories(folder);
-  for (const char* attention : {"flat", "hkt", "hsa"}) {
+  for (const std::string& attention : all_attentions()) {
     const ModelCard card = tiny_card(attention, data);
     SequenceModel model = make_model(card);
     save_model(folder / "m.safetensors", model, card);
@@ -109,7 +118,7 @@ TEST_F(Attentions, ModelFilesCarryEverything) {
 }
 
 TEST(SequenceModelStream, EqualsTheWholeForwardPass) {
-  for (const char* attention : {"flat", "hkt", "hsa"}) {
+  for (const std::string& attention : all_attentions()) {
     for (const char* positions : {"learned", "none"}) {
       torch::manual_seed(3);
       ModelConfig config;

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "data/task.h"
+#include "model/mean_attention.h"
 #include "model/model_file.h"
 #include "train/evaluate.h"
 #include "train/tiny_run.h"
@@ -111,7 +112,7 @@ double resident_megabytes() {
 
 TEST_F(Runs, TenThousandEvaluationBatchesLeakNothing) {
   const TaskData data = load_task(tiny_config("flat").data);
-  for (const char* attention : {"flat", "hkt", "hsa"}) {
+  for (const std::string& attention : all_attentions()) {
     const ModelCard card = tiny_card(attention, data);
     SequenceModel model = make_model(card);
     auto run = [&](int passes) {
