@@ -43,49 +43,44 @@ __global__ void __launch_bounds__(32 * kQueryWarps, D == 64 ? 4 : 3)
     stream_mma_query_kernel(const __grid_constant__ StreamArgs<T> a, int tiles) {
   using Queries = QueryTile<T, D, 4>;
   extern __shared__ __align__(1024) unsigned char memory[];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kQueryWarps + warp;
-  if (item >= a.p.batch * a.p.heads * tiles) return;
-  const StreamHead<T> head(a, item / tiles);
-  const Queries queries(head, shared_address(memory) + warp * Queries::kMemory,
-                        static_cast<int>(item % tiles) * kTileRows);
-  queries.load_tokens(kQ, a.p.q, queries.first, a.p.head_size);
-  queries.load_tokens(kDout, a.g.dout, queries.first, a.p.value_size);
-  const float row_delta = delta_of(head, queries.first);
-  float lse[2], delta[2], dq[D / 8][4] = {};
-  for (int half = 0; half < 2; ++half) {
-    const int i = queries.first + tile_row(half);
-    lse[half] = i < a.p.tokens ? static_cast<const float*>(a.o.lse)[head.token(i)] : -INFINITY;
-    delta[half] = __shfl_sync(~0u, row_delta, 2 * tile_row(half));
-  }
-  queries.each_tile([&](float(&s)[2][4], const auto& position, int height) {
-    float ds[2][4] = {};
-    rows_by_rows<T, D>(ds, queries.tile(kDout), queries.tile(kV));
-    each_of_tile([&](int half, int n, int i, int y) {
-      const float p = probability(s[n][i], lse[half]);
-      ds[n][i] = p == 0 ? 0.0f : p * (ds[n][i] - delta[half]);
-      if (a.positions == nullptr || ds[n][i] == 0) return;
-      const int64_t at = position(half, y);
-      if (at >= 0) add_fixed_point(a.positions + at, ds[n][i]);
-    });
-    uint32_t left[4];
-    tile_operand<T>(left, ds);
-#pragma unroll
-    for (int n = 0; n < D / 8; n += 2) by_rows<T, D>(dq[n], dq[n + 1], left, queries.tile(kK), n);
-  });
-  const Rows<T> to = rows_of<T>(a.g.dq, head.batch, head.head);
-  const float scale = static_cast<float>(a.p.scale);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int i = queries.first + tile_row(half);
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-      const int channel = 8 * n + 2 * (lane_of_thread() % 4);
-      if (i < a.p.tokens && channel < a.p.head_size)
-        reinterpret_cast<uint32_t&>(to.at(i, channel)) =
-            pack(dq[n][2 * half] * scale, dq[n][2 * half + 1] * scale, T());
+  with_query_tile<Queries>(a, tiles, memory, [&](const StreamHead<T>& head, const Queries& queries) {
+    queries.load_tokens(kDout, a.g.dout, queries.first, a.p.value_size);
+    const float row_delta = delta_of(head, queries.first);
+    float lse[2], delta[2], dq[D / 8][4] = {};
+    for (int half = 0; half < 2; ++half) {
+      const int i = queries.first + tile_row(half);
+      lse[half] = i < a.p.tokens ? static_cast<const float*>(a.o.lse)[head.token(i)] : -INFINITY;
+      delta[half] = __shfl_sync(~0u, row_delta, 2 * tile_row(half));
     }
-  }
+    queries.each_tile([&](float(&s)[2][4], const auto& position, int height) {
+      float ds[2][4] = {};
+      rows_by_rows<T, D>(ds, queries.tile(kDout), queries.tile(kV));
+      each_of_tile([&](int half, int n, int i, int y) {
+        const float p = probability(s[n][i], lse[half]);
+        ds[n][i] = p == 0 ? 0.0f : p * (ds[n][i] - delta[half]);
+        if (a.positions == nullptr || ds[n][i] == 0) return;
+        const int64_t at = position(half, y);
+        if (at >= 0) add_fixed_point(a.positions + at, ds[n][i]);
+      });
+      uint32_t left[4];
+      tile_operand<T>(left, ds);
+#pragma unroll
+      for (int n = 0; n < D / 8; n += 2) by_rows<T, D>(dq[n], dq[n + 1], left, queries.tile(kK), n);
+    });
+    const Rows<T> to = rows_of<T>(a.g.dq, head.batch, head.head);
+    const float scale = static_cast<float>(a.p.scale);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = queries.first + tile_row(half);
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        const int channel = 8 * n + 2 * (lane_of_thread() % 4);
+        if (i < a.p.tokens && channel < a.p.head_size)
+          reinterpret_cast<uint32_t&>(to.at(i, channel)) =
+              pack(dq[n][2 * half] * scale, dq[n][2 * half + 1] * scale, T());
+      }
+    }
+  });
 }
 
 // How the queries of a tile of 16 entries are split: blocks of `warps` warps; `team` warps for a tile, `splits` blocks.

@@ -9,43 +9,38 @@ __global__ void __launch_bounds__(32 * kQueryWarps, D == 64 ? 4 : 3)
     stream_mma_forward_kernel(const __grid_constant__ StreamArgs<T> a, int tiles) {
   using Queries = QueryTile<T, D, 3>;
   extern __shared__ __align__(1024) unsigned char memory[];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kQueryWarps + warp;
-  if (item >= a.p.batch * a.p.heads * tiles) return;
-  const StreamHead<T> head(a, item / tiles);
-  const Queries queries(head, shared_address(memory) + warp * Queries::kMemory,
-                        static_cast<int>(item % tiles) * kTileRows);
-  queries.load_tokens(kQ, a.p.q, queries.first, a.p.head_size);
-  float acc[D / 8][4] = {};
-  TileSoftmax softmax;
-  queries.each_tile([&](float(&s)[2][4], const auto&, int) {
-    float rescale[2];
-    softmax.add(s, rescale);
-    uint32_t left[4];
-    tile_operand<T>(left, s);
+  with_query_tile<Queries>(a, tiles, memory, [&](const StreamHead<T>& head, const Queries& queries) {
+    float acc[D / 8][4] = {};
+    TileSoftmax softmax;
+    queries.each_tile([&](float(&s)[2][4], const auto&, int) {
+      float rescale[2];
+      softmax.add(s, rescale);
+      uint32_t left[4];
+      tile_operand<T>(left, s);
 #pragma unroll
-    for (int n = 0; n < D / 8; n += 2) {
+      for (int n = 0; n < D / 8; n += 2) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) acc[n][i] *= rescale[i / 2], acc[n + 1][i] *= rescale[i / 2];
-      by_rows<T, D>(acc[n], acc[n + 1], left, queries.tile(kV), n);
+        for (int i = 0; i < 4; ++i) acc[n][i] *= rescale[i / 2], acc[n + 1][i] *= rescale[i / 2];
+        by_rows<T, D>(acc[n], acc[n + 1], left, queries.tile(kV), n);
+      }
+    });
+    const Rows<T> out = rows_of<T>(a.o.out, head.batch, head.head);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = queries.first + tile_row(half);
+      const float total = quad_sum(softmax.sum[half]), inverse = total == 0 ? 0.0f : 1.0f / total;
+      if (i >= a.p.tokens) continue;
+      if (lane_of_thread() % 4 == 0)
+        static_cast<float*>(a.o.lse)[head.token(i)] = total == 0 ? -INFINITY : softmax.max[half] + __logf(total);
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        const int channel = 8 * n + 2 * (lane_of_thread() % 4);
+        if (channel < a.p.value_size)
+          reinterpret_cast<uint32_t&>(out.at(i, channel)) =
+              pack(acc[n][2 * half] * inverse, acc[n][2 * half + 1] * inverse, T());
+      }
     }
   });
-  const Rows<T> out = rows_of<T>(a.o.out, head.batch, head.head);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int i = queries.first + tile_row(half);
-    const float total = quad_sum(softmax.sum[half]), inverse = total == 0 ? 0.0f : 1.0f / total;
-    if (i >= a.p.tokens) continue;
-    if (lane_of_thread() % 4 == 0)
-      static_cast<float*>(a.o.lse)[head.token(i)] = total == 0 ? -INFINITY : softmax.max[half] + __logf(total);
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-      const int channel = 8 * n + 2 * (lane_of_thread() % 4);
-      if (channel < a.p.value_size)
-        reinterpret_cast<uint32_t&>(out.at(i, channel)) =
-            pack(acc[n][2 * half] * inverse, acc[n][2 * half + 1] * inverse, T());
-    }
-  }
 }
 
 template <class T, int D>

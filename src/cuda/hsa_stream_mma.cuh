@@ -107,6 +107,19 @@ struct QueryTile : WarpTiles<T, D, kTiles> {
   }
 };
 
+// f(head, queries) for the tile of queries of this warp, whose q is being loaded.
+template <class Queries, class T, class F>
+__device__ inline void with_query_tile(const StreamArgs<T>& a, int tiles, const unsigned char* memory, const F& f) {
+  const int warp = warp_of_thread();
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * kQueryWarps + warp;
+  if (item >= a.p.batch * a.p.heads * tiles) return;
+  const StreamHead<T> head(a, item / tiles);
+  const Queries queries(head, shared_address(memory) + warp * Queries::kMemory,
+                        static_cast<int>(item % tiles) * kTileRows);
+  queries.load_tokens(kQ, a.p.q, queries.first, a.p.head_size);
+  f(head, queries);
+}
+
 // One launch over all tiles of queries.
 template <class T, class Kernel>
 cudaError_t launch_queries(Kernel kernel, const StreamArgs<T>& a, int warp_memory, cudaStream_t stream) {

@@ -1,5 +1,6 @@
 // HSA injected into pretrained models.
 #include "inject/inject.h"
+#include "strata/hsa_stream.h"
 
 #include <gtest/gtest.h>
 
