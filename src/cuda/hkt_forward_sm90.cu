@@ -75,9 +75,11 @@ __device__ bool next_work_tile(const HktProblem& p, int wave, WorkTile* work) {
 template <class T, int D, int kLevels>
 __device__ void load_queries(const HktProblem& p, const WorkTile& work, const Block<D, kLevels>& block) {
   using M = Layout<D, kLevels>;
+#pragma unroll
   for (int group = 0; group < kGroups; ++group) {
     const uint32_t tiles = block.query_tiles(group);
     const int first = work.first_row + group * kGroupRows;
+#pragma unroll
     for (int a = 0; a < 2; ++a)
       load_rows<D>(tiles + a * M::kQueryTile, rows_of<const T>(p.q[0], work.batch, work.head), first + a, work.limit,
                    p.head_size, [](int slot) { return 2 * slot; });

@@ -43,6 +43,18 @@ def test_hkt_equals_the_cpu(dtype, tolerance, causal):
     close(run_hkt(dtype, "cuda", causal=causal), run_hkt(dtype, "cpu", causal=causal), tolerance)
 
 
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_causal_filter_equals_the_cpu(dtype, tolerance):
+    torch.manual_seed(3)
+    x, weight = torch.randn(3, 77, 40, dtype=dtype), torch.randn(4, 40, dtype=dtype)
+    results = []
+    for device in ("cpu", "cuda"):
+        inputs = [t.detach().to(device).requires_grad_() for t in (x, weight)]
+        y = strata.causal_filter(*inputs, 2)
+        results.append([t.cpu() for t in (y, *torch.autograd.grad(y.sin().sum(), inputs))])
+    close(results[1], results[0], tolerance)
+
+
 def run_hsa(dtype, device):
     generator = torch.Generator().manual_seed(1)
     q, k, v = (torch.randn(1, 2, 300, 64, generator=generator).to(dtype).to(device).requires_grad_() for _ in range(3))
