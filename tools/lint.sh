@@ -28,7 +28,7 @@ install_python_linters() {
   cmp -s tools/lint-requirements.txt "$venv/installed" && return
   echo "lint: installing $(paste -sd ' ' tools/lint-requirements.txt)"
   if ! python3 -m venv --clear "$venv" || ! "$venv/bin/pip" install -q --disable-pip-version-check -r tools/lint-requirements.txt; then
-    echo "lint: could not install the Python linters from PyPI into $venv" >&2
+    echo "lint: could not install ruff and mypy from PyPI into $venv; Python was NOT checked" >&2
     return 1
   fi
   cp tools/lint-requirements.txt "$venv/installed"
@@ -40,9 +40,10 @@ check shellcheck shell
 if install_python_linters; then
   check ruff "$venv/bin/ruff" check --quiet .
   check mypy "$venv/bin/mypy" --no-error-summary
+  python="all linters"
 else
-  failed+=(ruff mypy)
+  python="all but ruff and mypy, which could not be installed"
 fi
 check clang-tidy tidy
 [ ${#failed[@]} -eq 0 ] || { echo "lint: these found something: ${failed[*]}" >&2; exit 1; }
-echo "lint: clean"
+echo "lint: clean ($python)"

@@ -45,17 +45,24 @@ DeviceProperties ask(int device) {
 
 }  // namespace
 
-DeviceProperties device_properties() {
-  static std::map<int, DeviceProperties> known;
+const DeviceProperties& device_properties() {
   static std::mutex mutex;
+  static std::map<int, DeviceProperties> known;  // its elements stay where they are
+  static const DeviceProperties none;
+  thread_local int last_device = -1;
+  thread_local const DeviceProperties* last = &none;
   int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return {};
-  const std::lock_guard lock(mutex);
-  const auto found = known.find(device);
-  DeviceProperties properties = found != known.end() ? found->second : known[device] = ask(device);
-  properties.shared_memory = std::min(properties.shared_memory, shared_memory_limit().load());
-  return properties;
+  if (cudaGetDevice(&device) != cudaSuccess) return none;
+  if (device != last_device) {
+    const std::lock_guard lock(mutex);
+    const auto found = known.find(device);
+    last = found != known.end() ? &found->second : &(known[device] = ask(device));
+    last_device = device;
+  }
+  return *last;
 }
+
+int shared_memory_per_block() { return std::min(device_properties().shared_memory, shared_memory_limit().load()); }
 
 void limit_shared_memory(int bytes) { shared_memory_limit() = bytes; }
 std::string device_name() { return available().ok() ? device_properties().name : ""; }
@@ -70,9 +77,9 @@ const char* kernels_name(Kernels kernels) {
 bool has_sm90_kernels() {
 #ifdef STRATA_SM90
   constexpr int kSharedMemory = 227 * 1024;
-  const DeviceProperties device = device_properties();
+  const DeviceProperties& device = device_properties();
   return allowed_kernels() == Kernels::kSm90 && device.major == 9 && device.minor == 0 &&
-         device.shared_memory >= kSharedMemory;
+         shared_memory_per_block() >= kSharedMemory;
 #else
   return false;
 #endif
@@ -88,7 +95,7 @@ Status available() {
   if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess || count == 0)
     return {StatusCode::kUnsupported,
             text("no CUDA device found", e == cudaSuccess ? "" : ": ", e == cudaSuccess ? "" : cudaGetErrorString(e))};
-  const DeviceProperties device = device_properties();
+  const DeviceProperties& device = device_properties();
   if (device.major < 8)
     return {StatusCode::kUnsupported,
             text("expected a GPU of compute capability 8.0 or newer, got ", device.major, ".", device.minor)};

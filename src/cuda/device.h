@@ -9,13 +9,15 @@
 namespace strata::cuda {
 
 struct DeviceProperties {
-  std::string name;
+  std::string name = {};
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 1;
   int shared_memory = 48 * 1024;  // bytes a block may have
 };
-// Queried once per device; less shared memory where limit_shared_memory() says so.
-DeviceProperties device_properties();
+const DeviceProperties& device_properties();  // queried once per device
+
+// Bytes of shared memory a block may have; fewer where limit_shared_memory() says so.
+int shared_memory_per_block();
 
 Kernels allowed_kernels();
 // The build has kernels for sm_90a, the device has compute capability 9.0 and their shared memory, and they are

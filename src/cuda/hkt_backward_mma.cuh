@@ -310,7 +310,7 @@ cudaError_t launch_owner(const Arguments& a, cudaStream_t stream) {
 // it holds none.
 template <class T, class Run>
 bool with_tiles(const HktProblem& p, const Run& run) {
-  const int available = device_properties().shared_memory;
+  const int available = shared_memory_per_block();
   auto fits = [&](auto keys, auto queries) {
     return Layout<decltype(keys)>{p.levels}.size() <= available &&
            Layout<decltype(queries)>{p.levels}.size() <= available;

@@ -247,7 +247,7 @@ cudaError_t launch(const HktProblem& p, const HktOutputs& o, bool aligned, cudaS
 // Calls run(tile) with the largest tile that this chip's shared memory holds; false where it holds none.
 template <class T, class Run>
 bool with_tile(const HktProblem& p, const Run& run) {
-  const int available = device_properties().shared_memory;
+  const int available = shared_memory_per_block();
   auto run_if_it_fits = [&](auto tile) {
     if (decltype(tile)::memory(p.levels) > available) return false;
     run(tile);

@@ -75,7 +75,8 @@ __device__ bool next_work_tile(const HktProblem& p, int wave, WorkTile* work) {
 template <class T, int D, int kLevels>
 __device__ void load_queries(const HktProblem& p, const WorkTile& work, const Block<D, kLevels>& block) {
   using M = Layout<D, kLevels>;
-#pragma unroll
+  constexpr int kUnroll = D > 64 && kLevels > 2 ? 1 : kGroups;  // measured: more code is slower there, faster elsewhere
+#pragma unroll kUnroll
   for (int group = 0; group < kGroups; ++group) {
     const uint32_t tiles = block.query_tiles(group);
     const int first = work.first_row + group * kGroupRows;

@@ -158,7 +158,7 @@ struct ChildGradient {
     C means = warp_sum(add_means());
     if (!real) return;
     own = exp_difference(head.f(child), Z);
-    child_fbar = own * fma(m, mbar_of(head, args.g.dout, child) - mu, fbar_share);
+    child_fbar = own * fma(fbar, share, m * (mbar_of(head, args.g.dout, child) - mu));
     means += fbar * (Z - a.n.f[node]);
     if (!root) {
       dkappa += share * a.n.dkappa[node];

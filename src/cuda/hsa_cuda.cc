@@ -15,7 +15,7 @@ namespace {
 bool supports_mma(const HsaProblem& p, const HsaPlan& plan) {
   return allowed_kernels() != Kernels::kSimt && is_16_bit(p.dtype) && p.v.data != nullptr && plan.families > 0 &&
          plan.widest_family <= kMmaFamilySize && std::max(p.head_size, p.value_size) <= kMmaFamilyHeadSize &&
-         hsa_mma_shared_memory(p) <= device_properties().shared_memory && is_aligned(p.q, p.head_size) &&
+         hsa_mma_shared_memory(p) <= shared_memory_per_block() && is_aligned(p.q, p.head_size) &&
          is_aligned(p.k, p.head_size) && is_aligned(p.v, p.value_size);
 }
 Kernels forward_kernels(const HsaProblem& p, const HsaPlan& plan, const HsaOutputs& o) {

@@ -97,7 +97,7 @@ int entry_memory(const HsaStreamProblem& p) {
   return has_small_heads(p) ? WarpTiles<__half, 64, 4>::kMemory : WarpTiles<__half, 128, 4>::kMemory;
 }
 int entry_warps(const HsaStreamProblem& p) {
-  const bool most = kMostEntryWarps * (entry_memory(p) + kKappaMemory) <= device_properties().shared_memory;
+  const bool most = kMostEntryWarps * (entry_memory(p) + kKappaMemory) <= shared_memory_per_block();
   return most ? kMostEntryWarps : kMostEntryWarps / 2;
 }
 EntrySplit entry_split(const HsaStreamProblem& p, const StreamHeights& heights, int height) {

@@ -15,9 +15,8 @@ namespace {
 Kernels kernels_for(const HsaStreamProblem& p, const View& out, const HsaStreamGradients* g) {
   const bool mma = allowed_kernels() != Kernels::kSimt && is_16_bit(p.dtype) &&
                    std::max(p.head_size, p.value_size) <= kMmaStreamHeadSize &&
-                   hsa_stream_mma_shared_memory(p) <= device_properties().shared_memory &&
-                   is_aligned(p.q, p.head_size) && is_aligned(p.k, p.head_size) && is_aligned(p.v, p.value_size) &&
-                   is_aligned(out, p.value_size) &&
+                   hsa_stream_mma_shared_memory(p) <= shared_memory_per_block() && is_aligned(p.q, p.head_size) &&
+                   is_aligned(p.k, p.head_size) && is_aligned(p.v, p.value_size) && is_aligned(out, p.value_size) &&
                    (g == nullptr || (is_aligned(g->dout, p.value_size) && is_aligned(g->dq, p.head_size) &&
                                      is_aligned(g->dk, p.head_size) && is_aligned(g->dv, p.value_size)));
   return mma ? Kernels::kMma : Kernels::kSimt;

@@ -21,6 +21,7 @@ std::vector<DecayStep> decay_of(const LevelScores& scores) {
   const Eigen::Index T = scores.tokens();
   const auto L = static_cast<int>(scores.levels.size());
   std::vector<Matrix> fine;
+  fine.reserve(L);
   for (int l = 0; l < L; ++l) fine.push_back(upsample(scores.levels[l], l, T));
   const Matrix full = scores.mixed();
   std::vector<DecayStep> steps;
