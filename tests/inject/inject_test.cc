@@ -1,10 +1,10 @@
 // HSA injected into pretrained models.
 #include "inject/inject.h"
-#include "strata/hsa_stream.h"
 
 #include <gtest/gtest.h>
 
 #include "data/support.h"
+#include "strata/hsa_stream.h"
 #include "torch/hsa_op.h"
 
 namespace strata {
