@@ -3,7 +3,7 @@
 
 #include "bench/measure.h"
 #include "bench/report.h"
-#include "inject/plan.h"
+#include "inject/selection.h"
 #include "inject/timing.h"
 #include "torch/hsa_op.h"
 #include "util/file.h"
@@ -54,11 +54,11 @@ std::vector<Figure> model_figures(const Arguments& arguments) {
     figures.push_back({"hub_tokenizer_mb_per_second", static_cast<double>(text.size()) / 1e6 / seconds, ">= 5"});
   }
   auto host = Host::open(arguments.model);
-  InjectionPlan plan;
+  InjectionSelection selection;
   for (const int64_t layer : parse_layers("late", host->layers()))
-    plan.layers.push_back({layer, {{"balanced", kBranching}}});
+    selection.layers.push_back({layer, {{"balanced", kBranching}}});
   const int64_t tokens = std::min<int64_t>(512, host->longest());
-  const Json row = time_by_length(*host, plan, {"balanced", kBranching}, {tokens}, 2.0)[0];
+  const Json row = time_by_length(*host, selection, {"balanced", kBranching}, {tokens}, 2.0)[0];
   std::printf(
       "milliseconds at %ld tokens, flat and HSA: the operator %.2f %.2f, a whole layer %.2f %.2f, the model with "
       "late layers %.1f %.1f\n\n",

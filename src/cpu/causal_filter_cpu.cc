@@ -141,7 +141,7 @@ bool weight_gradients(const Filter<S>& filter, const S* dy, S* dweight, int thre
   const Workspace parts(static_cast<int64_t>(sizeof(T)) * f.taps * C, kParts);
   if (!parts.ok()) return false;
   parallel_items(kParts, threads, [&](int64_t part, int) {
-    T* sums = static_cast<T*>(parts.piece(part));
+    T* sums = static_cast<T*>(parts.slice(part));
     memset(sums, 0, sizeof(T) * f.taps * C);
     for (int64_t r = 0; r < f.taps; ++r) {
       for (int64_t c0 = 0; c0 < C; c0 += kBlock)
@@ -151,7 +151,7 @@ bool weight_gradients(const Filter<S>& filter, const S* dy, S* dweight, int thre
   });
   for (int64_t at = 0; at < f.taps * C; ++at) {
     T sum = 0;
-    for (int64_t part = 0; part < kParts; ++part) sum += static_cast<const T*>(parts.piece(part))[at];
+    for (int64_t part = 0; part < kParts; ++part) sum += static_cast<const T*>(parts.slice(part))[at];
     narrow(sum, dweight + at);
   }
   return true;

@@ -233,7 +233,7 @@ bool backward(const HktProblem& p, const HktOutputs& outputs, const HktGradients
   const Workspace key_gradients(measure_grads.used(), cut.chunks == 1 ? threads : items);
   const Workspace weight_gradients(items * group * p.levels * static_cast<int64_t>(sizeof(double)), 1);
   if (!tiles.ok() || !key_gradients.ok() || !weight_gradients.ok()) return false;
-  double* dweights = static_cast<double*>(weight_gradients.piece(0));
+  double* dweights = static_cast<double*>(weight_gradients.slice(0));
   memset(dweights, 0, sizeof(double) * items * group * p.levels);
 
   parallel_items(items, threads, [&](int64_t item, int thread) {
@@ -241,9 +241,9 @@ bool backward(const HktProblem& p, const HktOutputs& outputs, const HktGradients
     const int64_t kh = item / cut.chunks % p.key_heads;
     const int64_t begin = item % cut.chunks * cut.tokens_per_item;
     const int64_t end = min(p.tokens, begin + cut.tokens_per_item);
-    Arena arena(tiles.piece(thread));
+    Arena arena(tiles.slice(thread));
     BackwardSpace<T> space(p, arena);
-    Arena grads_arena(key_gradients.piece(cut.chunks == 1 ? thread : item));
+    Arena grads_arena(key_gradients.slice(cut.chunks == 1 ? thread : item));
     KeyGradients<T> grads(p, grads_arena);
     grads.clear(p);
     for (int64_t member = 0; member < group; ++member) {
@@ -262,10 +262,10 @@ bool backward(const HktProblem& p, const HktOutputs& outputs, const HktGradients
 
   if (cut.chunks > 1) {
     parallel_items(key_heads, threads, [&](int64_t key_head, int) {
-      T* total = static_cast<T*>(key_gradients.piece(key_head * cut.chunks));
+      T* total = static_cast<T*>(key_gradients.slice(key_head * cut.chunks));
       const int64_t numbers = measure_grads.used() / static_cast<int64_t>(sizeof(T));
       for (int64_t chunk = 1; chunk < cut.chunks; ++chunk) {
-        const T* part = static_cast<const T*>(key_gradients.piece(key_head * cut.chunks + chunk));
+        const T* part = static_cast<const T*>(key_gradients.slice(key_head * cut.chunks + chunk));
         for (int64_t at = 0; at < numbers; ++at) total[at] += part[at];
       }
       Arena arena(total);

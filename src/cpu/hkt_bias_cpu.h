@@ -53,7 +53,7 @@ bool bias_gradient(const HktProblem& p, const HktOutputs& outputs, const HktGrad
   parallel_items(slices_b * slices_h * tiles, threads, [&](int64_t item, int thread) {
     const int64_t slice = item / tiles;
     bias_gradient_item<S>(p, outputs, g, slice / slices_h, slice % slices_h, item % tiles * kTile,
-                          workspace.piece(thread));
+                          workspace.slice(thread));
   });
   return true;
 }

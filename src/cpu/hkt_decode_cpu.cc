@@ -71,7 +71,7 @@ bool decode(const HktDecode& d, int threads) {
   const Workspace workspace(numbers * static_cast<int64_t>(sizeof(typename Compute<S>::Type)), threads);
   if (!workspace.ok()) return false;
   parallel_items(d.batch * d.heads, threads, [&](int64_t item, int thread) {
-    decode_head<S>(d, item / d.heads, item % d.heads, workspace.piece(thread));
+    decode_head<S>(d, item / d.heads, item % d.heads, workspace.slice(thread));
   });
   return true;
 }

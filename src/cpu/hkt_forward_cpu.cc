@@ -80,7 +80,7 @@ bool forward(const HktProblem& p, const HktOutputs& outputs, int threads) {
     // The longest causal rows come first, so that the last items are short and threads finish together.
     const int64_t tile = tiles - 1 - item % tiles;
     const int64_t bh = item / tiles;
-    forward_item<S>(p, outputs, bh / p.heads, bh % p.heads, tile * kTile, workspace.piece(thread));
+    forward_item<S>(p, outputs, bh / p.heads, bh % p.heads, tile * kTile, workspace.slice(thread));
   });
   return true;
 }

@@ -26,9 +26,9 @@ class Arena {
   explicit Arena(void* base) : base_(static_cast<char*>(base)) {}
   template <class T>
   T* take(int64_t count) {
-    T* piece = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
+    T* taken = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
     used_ += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
-    return piece;
+    return taken;
   }
   int64_t used() const { return used_; }
 

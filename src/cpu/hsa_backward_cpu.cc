@@ -388,14 +388,14 @@ bool backward(const HsaProblem& p, const HsaGradients& g, int threads) {
   const Workspace shared(measure_shared.used(), by_family ? 1 : threads), own(measure_own.used(), threads);
   const Workspace tables(g.dpositions == nullptr ? 0 : items * table * static_cast<int64_t>(sizeof(T)), 1);
   if (!shared.ok() || !own.ok() || !tables.ok()) return false;
-  T* partial = static_cast<T*>(tables.piece(0));
+  T* partial = static_cast<T*>(tables.slice(0));
   if (g.dpositions != nullptr) memset(partial, 0, sizeof(T) * items * table);
 
-  auto run = [&](int64_t item, int shared_piece, int first_thread, int inner_threads) {
+  auto run = [&](int64_t item, int shared_slice, int first_thread, int inner_threads) {
     const HsaHead<S> head(p, item / p.heads, item % p.heads);
     if (head.tree.families == 0) return;
     auto space_of = [&](int thread) {
-      Arena shared_arena(shared.piece(shared_piece)), own_arena(own.piece(first_thread + thread));
+      Arena shared_arena(shared.slice(shared_slice)), own_arena(own.slice(first_thread + thread));
       return HsaBackwardSpace<T>(p, families, tokens, gradient_tokens, shared_arena, own_arena);
     };
     auto pass_of = [&](int thread) {

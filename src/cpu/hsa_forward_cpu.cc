@@ -159,9 +159,9 @@ bool forward(const HsaProblem& p, const HsaOutputs& outputs, int threads) {
   const bool by_family = items < threads;
   const Workspace shared(measure_shared.used(), by_family ? 1 : threads), own(measure_own.used(), threads);
   if (!shared.ok() || !own.ok()) return false;
-  auto run = [&](int64_t item, int shared_piece, int first_thread, int inner_threads) {
+  auto run = [&](int64_t item, int shared_slice, int first_thread, int inner_threads) {
     forward_sequence<S, T>(HsaHead<S>(p, item / p.heads, item % p.heads), outputs, inner_threads, [&](int thread) {
-      Arena shared_arena(shared.piece(shared_piece)), own_arena(own.piece(first_thread + thread));
+      Arena shared_arena(shared.slice(shared_slice)), own_arena(own.slice(first_thread + thread));
       return HsaForwardSpace<T>(p, families, tokens, shared_arena, own_arena);
     });
   };

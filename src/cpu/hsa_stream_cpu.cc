@@ -238,18 +238,18 @@ bool forward(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, int thr
   const Workspace nodes_space(measure_nodes.used(), streams), workspace(measure.used(), threads);
   if (!nodes_space.ok() || !workspace.ok()) return false;
   auto nodes_of = [&](int64_t stream) {
-    Arena arena(nodes_space.piece(stream));
+    Arena arena(nodes_space.slice(stream));
     return StreamNodes<T>(p, heights.total, false, arena);
   };
   parallel_items(streams, threads, [&](int64_t stream, int thread) {
-    Arena arena(workspace.piece(thread));
+    Arena arena(workspace.slice(thread));
     StreamSpace<T> space(p, arena);
     StreamNodes<T> nodes = nodes_of(stream);
     make_nodes(StreamHead<S>(p, stream / p.heads, stream % p.heads), heights, nodes, space.scratch);
   });
   const int64_t tiles = (p.tokens + kTile - 1) / kTile;
   parallel_items(streams * tiles, threads, [&](int64_t item, int thread) {
-    Arena arena(workspace.piece(thread));
+    Arena arena(workspace.slice(thread));
     StreamSpace<T> space(p, arena);
     const int64_t stream = item / tiles;
     forward_tile(StreamHead<S>(p, stream / p.heads, stream % p.heads), outputs, heights, nodes_of(stream),
@@ -405,10 +405,10 @@ bool backward(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, const 
   const Workspace workspace(measure.used(), threads);
   const Workspace tables(g.dpositions == nullptr ? 0 : streams * table * static_cast<int64_t>(sizeof(T)), 1);
   if (!workspace.ok() || !tables.ok()) return false;
-  T* partial = static_cast<T*>(tables.piece(0));
+  T* partial = static_cast<T*>(tables.slice(0));
   if (g.dpositions != nullptr) memset(partial, 0, sizeof(T) * streams * table);
   parallel_items(streams, threads, [&](int64_t stream, int thread) {
-    Arena arena(workspace.piece(thread));
+    Arena arena(workspace.slice(thread));
     lay_out(arena, [&](StreamSpace<T>& space, StreamNodes<T>& nodes, T* leaf_dk, T* leaf_dv, T* leaf_dkappa) {
       const StreamHead<S> head(p, stream / p.heads, stream % p.heads);
       T* dpositions = g.dpositions == nullptr ? nullptr : partial + stream * table;

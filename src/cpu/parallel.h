@@ -12,14 +12,14 @@ namespace strata::STRATA_ISA {
 class Workspace {
  public:
   // One extra cache line between the threads' parts keeps them in different cache sets.
-  Workspace(int64_t bytes_per_piece, int64_t pieces)
-      : step_(round_up(bytes_per_piece, 64) + 64), base_(static_cast<char*>(aligned_alloc(64, step_ * pieces))) {}
+  Workspace(int64_t bytes_per_slice, int64_t slices)
+      : step_(round_up(bytes_per_slice, 64) + 64), base_(static_cast<char*>(aligned_alloc(64, step_ * slices))) {}
   ~Workspace() { free(base_); }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
   bool ok() const { return base_ != nullptr; }
-  void* piece(int64_t index) const { return base_ + index * step_; }
+  void* slice(int64_t index) const { return base_ + index * step_; }
 
  private:
   int64_t step_;

@@ -8,7 +8,7 @@
 namespace strata::cuda {
 
 // The plan on the device. Families of all sequences are numbered by depth, so that those of one depth are neighbours.
-struct DevicePlan {
+struct PlanView {
   const int32_t *child_begin, *children;               // a child is a token of its sequence, or ~family
   const int32_t *sequence, *kind;                      // of each family
   const int32_t *batch_of, *first_token, *leaf_begin;  // of each sequence; leaf_begin: tokens of those before it
@@ -29,11 +29,11 @@ template <class S>
 struct HsaArgs {
   using C = typename ComputeOf<S>::Type;
   HsaProblem p;
-  DevicePlan plan;
+  PlanView plan;
   NodeNumbers<C> n;
 };
 
-inline DevicePlan device_plan(const HsaPlan& plan, const int32_t* numbers) {
+inline PlanView plan_view(const HsaPlan& plan, const int32_t* numbers) {
   return {numbers + plan.child_begin, numbers + plan.children,    numbers + plan.sequence,  numbers + plan.kind,
           numbers + plan.batch_of,    numbers + plan.first_token, numbers + plan.leaf_begin};
 }
@@ -78,7 +78,7 @@ inline int64_t hsa_position_entries(const HsaProblem& p) {
 template <class S>
 HsaArgs<S> hsa_args(const HsaCall& call, bool backward) {
   using C = typename ComputeOf<S>::Type;
-  HsaArgs<S> a{call.p, device_plan(call.plan, call.numbers), {}};
+  HsaArgs<S> a{call.p, plan_view(call.plan, call.numbers), {}};
   const int64_t before = backward ? hsa_position_entries(call.p) * 8 / sizeof(C) : 0;
   place_numbers(call.p, call.plan, backward, static_cast<C*>(call.workspace) + before, &a.n);
   return a;

@@ -206,7 +206,7 @@ struct ChildGradient {
 template <class S>
 __global__ void __launch_bounds__(kFamilyThreads)
     hsa_gradient_kernel(const __grid_constant__ BackwardArgs<S> args, int64_t first, bool root) {
-  const DevicePlan& plan = args.a.plan;
+  const PlanView& plan = args.a.plan;
   const int64_t family = first + blockIdx.x;
   const Head<S> head(args.a, family, blockIdx.y);
   const int32_t* children = plan.children + plan.child_begin[family];

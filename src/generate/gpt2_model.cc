@@ -1,6 +1,6 @@
 #include "generate/language_model.h"
 #include "hub/pretrained.h"
-#include "inject/plan.h"
+#include "inject/selection.h"
 #include "model/hsa_attention.h"
 #include "tokenizer/tokenizer.h"
 #include "torch/hsa_op.h"

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "inject/plan.h"
+#include "inject/selection.h"
 #include "util/error.h"
 
 namespace strata {
@@ -11,7 +11,7 @@ using torch::Tensor;
 
 struct Embedder::State {
   std::unique_ptr<Host> host;
-  InjectionPlan plan;
+  InjectionSelection selection;
   bool normalize = false;
 };
 
@@ -20,7 +20,7 @@ Embedder::Embedder(const std::filesystem::path& folder, const EmbedOptions& opti
   if (state_->host->is_causal() || !std::filesystem::exists(folder / "config.json"))
     throw data_error("{}: expected the Hugging Face folder of an encoder (BERT, RoBERTa, MiniLM)", folder.string());
   for (const int64_t layer : parse_layers(options.layers, state_->host->layers()))
-    state_->plan.layers.push_back({layer, {{options.tree, options.branching}}});
+    state_->selection.layers.push_back({layer, {{options.tree, options.branching}}});
 }
 Embedder::~Embedder() = default;
 
@@ -37,7 +37,7 @@ std::vector<Embedding> Embedder::operator()(const std::vector<std::string>& text
     rows[i].cut = read[i].cut;
     if (rows[i].tokens == 0) throw data_error("input {}: expected a text with tokens, got none", i + 1);
   }
-  Tensor pooled = state_->host->run(read, state_->plan.attention(*state_->host, read)).features;
+  Tensor pooled = state_->host->run(read, state_->selection.attention(*state_->host, read)).features;
   if (state_->normalize) pooled = torch::nn::functional::normalize(pooled);
   pooled = pooled.contiguous();
   for (size_t i = 0; i < texts.size(); ++i) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "inject/experiment_data.h"
-#include "inject/plan.h"
 #include "inject/scorer.h"
+#include "inject/selection.h"
 #include "inject/timing.h"
 #include "train/record.h"
 #include "util/error.h"
@@ -35,25 +35,25 @@ class Injector {
     const GapTable table = measure_gaps(*host_, data_.unlabelled, recipes(), exact_special(), o_.batch,
                                         [&](int64_t done) { progress.show(static_cast<double>(done), "gaps"); });
     progress.finish_part(texts);
-    const InjectionPlan plan = make_plan(table);
+    const InjectionSelection selection = make_selection(table);
     json["gaps"] = to_json(table);
     json["gaps"]["texts"] = data_.unlabelled.size();
     json["gaps"]["tokens"] = mean_tokens(data_.unlabelled);
-    json["plan"] = to_json(plan);
+    json["plan"] = to_json(selection);
     if (measured()) {
       Scorer scorer(*host_, o_, data_, progress);
       json["test"] = describe_test(scorer);
       json["before"] = scorer.score({}, "before");
-      json["after"] = scorer.score(plan, "after");
+      json["after"] = scorer.score(selection, "after");
       if (o_.curve) json["curve"] = curve(scorer, table, json["before"]);
     }
     progress_.finish();
-    if (o_.times && !o_.lengths.empty() && !plan.layers.empty()) {
+    if (o_.times && !o_.lengths.empty() && !selection.layers.empty()) {
       progress_.show("measuring time and memory", true);
-      json["time"] = time_by_length(*host_, plan, plan.layers.back().trees.front(), o_.lengths, 0.5);
+      json["time"] = time_by_length(*host_, selection, selection.layers.back().trees.front(), o_.lengths, 0.5);
       progress_.finish();
     }
-    add_example(json, plan);
+    add_example(json, selection);
     json["record"] = finish_record(std::move(record));
     return json;
   }
@@ -109,15 +109,15 @@ class Injector {
   }
 
   // `auto` uses one tree per layer. Otherwise, with "best", every text uses the best of the trees within the budget.
-  InjectionPlan make_plan(const GapTable& table) const {
+  InjectionSelection make_selection(const GapTable& table) const {
     if (o_.layers == "auto") return {choose_layers(table, o_.cut, budget()), exact_special()};
-    InjectionPlan plan{{}, exact_special()};
+    InjectionSelection selection{{}, exact_special()};
     for (const int64_t layer : parse_layers(o_.layers, host_->layers())) {
       const bool one = o_.tree != "best" || host_->is_causal();
-      plan.layers.push_back({layer, one ? std::vector{table.recipes[table.best_recipe(layer, budget())]}
-                                        : table.candidates(layer, budget())});
+      selection.layers.push_back({layer, one ? std::vector{table.recipes[table.best_recipe(layer, budget())]}
+                                             : table.candidates(layer, budget())});
     }
-    return plan;
+    return selection;
   }
 
   // A tree that is named by --tree has no budget.
@@ -129,16 +129,16 @@ class Injector {
   Json curve(Scorer& scorer, const GapTable& table, const Json& before) {
     Json late = Json::array({before}), chosen = Json::array({before});
     const std::vector<int64_t> order = late_order(host_->layers());
-    InjectionPlan plan{{}, exact_special()};
+    InjectionSelection selection{{}, exact_special()};
     for (const int64_t layer : order) {
-      plan.layers.push_back({layer, {table.recipes[table.best_recipe(layer, budget())]}});
-      late.push_back(scorer.score(plan, fmt::format("curve, {} late layers", plan.layers.size())));
+      selection.layers.push_back({layer, {table.recipes[table.best_recipe(layer, budget())]}});
+      late.push_back(scorer.score(selection, fmt::format("curve, {} late layers", selection.layers.size())));
       double saved = 0;
-      for (const LayerPlan& one : plan.layers) saved += 1 - cost_of(table, one.trees[0]);
+      for (const LayerSelection& one : selection.layers) saved += 1 - cost_of(table, one.trees[0]);
       const double cut = std::max(0.0, saved / static_cast<double>(host_->layers()) - 1.0 / kCutSteps);
       chosen.push_back(
-          scorer.score({choose_layers(table, cut, std::max(budget(), largest_cost(table, plan))), exact_special()},
-                       fmt::format("curve, {} layers by the gap", plan.layers.size())));
+          scorer.score({choose_layers(table, cut, std::max(budget(), largest_cost(table, selection))), exact_special()},
+                       fmt::format("curve, {} layers by the gap", selection.layers.size())));
     }
     return {{"late", late}, {"auto", chosen}};
   }
@@ -149,9 +149,9 @@ class Injector {
     }
     return 1;
   }
-  static double largest_cost(const GapTable& table, const InjectionPlan& plan) {
+  static double largest_cost(const GapTable& table, const InjectionSelection& selection) {
     double largest = 0;
-    for (const LayerPlan& layer : plan.layers) largest = std::max(largest, cost_of(table, layer.trees[0]));
+    for (const LayerSelection& layer : selection.layers) largest = std::max(largest, cost_of(table, layer.trees[0]));
     return largest;
   }
 
@@ -177,9 +177,9 @@ class Injector {
     return json;
   }
 
-  static Json to_json(const InjectionPlan& plan) {
+  static Json to_json(const InjectionSelection& selection) {
     Json json = Json::array();
-    for (const LayerPlan& layer : plan.layers) {
+    for (const LayerSelection& layer : selection.layers) {
       json.push_back({{"layer", layer.layer}, {"trees", Json::array()}});
       for (const TreeRecipe& recipe : layer.trees) json.back()["trees"].push_back(recipe.name());
     }
@@ -187,12 +187,12 @@ class Injector {
   }
 
   // The tree of the first text, for the report.
-  void add_example(Json& json, const InjectionPlan& plan) const {
-    if (plan.layers.empty() || host_->is_causal()) return;
+  void add_example(Json& json, const InjectionSelection& selection) const {
+    if (selection.layers.empty() || host_->is_causal()) return;
     const HostText& text = data_.unlabelled.front();
-    const Tree tree = plan.layers.back().trees.front().make(*host_, text);
+    const Tree tree = selection.layers.back().trees.front().make(*host_, text);
     json["example"] = {{"tokens", host_->show(text)},
-                       {"recipe", plan.layers.back().trees.front().name()},
+                       {"recipe", selection.layers.back().trees.front().name()},
                        {"tree", {{"child_begin", tree.child_begin()}, {"children", tree.children()}}}};
   }
 

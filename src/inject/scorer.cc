@@ -22,8 +22,8 @@ Scorer::Scorer(Host& host, const InjectOptions& options, const ExperimentData& d
   fit_head();
 }
 
-Tensor Scorer::outputs_of(const std::vector<HostText>& texts, const InjectionPlan& plan, const std::string& what,
-                          const std::shared_ptr<std::vector<AttentionCost>>& costs, bool own) {
+Tensor Scorer::outputs_of(const std::vector<HostText>& texts, const InjectionSelection& selection,
+                          const std::string& what, const std::shared_ptr<std::vector<AttentionCost>>& costs, bool own) {
   // Texts of similar length share a batch: less padding.
   std::vector<int64_t> order(texts.size());
   std::iota(order.begin(), order.end(), 0);
@@ -33,7 +33,7 @@ Tensor Scorer::outputs_of(const std::vector<HostText>& texts, const InjectionPla
     std::vector<HostText> part;
     const size_t last = std::min(first + static_cast<size_t>(options_.batch), order.size());
     for (size_t i = first; i < last; ++i) part.push_back(texts[order[i]]);
-    const HostOutput output = host_.run(part, plan.attention(host_, part, costs));
+    const HostOutput output = host_.run(part, selection.attention(host_, part, costs));
     const Tensor& wanted = host_.is_causal() ? output.loss : own ? output.logits : output.features;
     if (!wanted.isfinite().all().item<bool>())
       throw data_error("{}: the outputs are not finite; its weights may be damaged", options_.model);
@@ -79,9 +79,9 @@ void Scorer::fit_head() {
   }
 }
 
-Json Scorer::score(const InjectionPlan& plan, const std::string& what) {
+Json Scorer::score(const InjectionSelection& selection, const std::string& what) {
   auto costs = std::make_shared<std::vector<AttentionCost>>(host_.layers());
-  const Tensor rows = outputs_of(data_.test.texts, plan, what, costs, has_own_head());
+  const Tensor rows = outputs_of(data_.test.texts, selection, what, costs, has_own_head());
   double score = 0, agreement = 0;
   if (host_.is_causal()) {
     double predicted = 0;
@@ -90,23 +90,23 @@ Json Scorer::score(const InjectionPlan& plan, const std::string& what) {
   } else {
     const Tensor answers = (has_own_head() ? rows : head_(rows)).argmax(-1);
     score = share_of(answers == targets_);
-    if (plan.layers.empty()) original_ = answers;
+    if (selection.layers.empty()) original_ = answers;
     agreement = share_of(answers == original_);
   }
   Json json = {{"layers", Json::array()}, {"score", score}};
-  for (const LayerPlan& layer : plan.layers) json["layers"].push_back(layer.layer);
-  json.update(costs_of(plan, *costs));
+  for (const LayerSelection& layer : selection.layers) json["layers"].push_back(layer.layer);
+  json.update(costs_of(selection, *costs));
   if (!host_.is_causal()) json["agreement"] = agreement;
   return json;
 }
 
-Json Scorer::costs_of(const InjectionPlan& plan, const std::vector<AttentionCost>& costs) const {
+Json Scorer::costs_of(const InjectionSelection& selection, const std::vector<AttentionCost>& costs) const {
   AttentionCost all, injected;
   for (const AttentionCost& cost : costs) {
     all.flat += cost.flat;
     all.spent += cost.spent;
   }
-  for (const LayerPlan& layer : plan.layers) {
+  for (const LayerSelection& layer : selection.layers) {
     injected.flat += costs.at(layer.layer).flat;
     injected.spent += costs.at(layer.layer).spent;
   }

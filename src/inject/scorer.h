@@ -6,7 +6,7 @@
 
 #include "inject/experiment_data.h"
 #include "inject/linear_head.h"
-#include "inject/plan.h"
+#include "inject/selection.h"
 
 namespace strata {
 
@@ -32,16 +32,16 @@ class Scorer {
   // {"layers", "score", "agreement", "attention_share", "flops", "injected_share"}: accuracy, or nats per token; share
   // of the rows with the same answer as the original model; attention over flat attention, over all layers;
   // floating-point operations of all attention, per text; attention over flat attention, over the injected layers. The
-  // first plan must be the empty one.
-  Json score(const InjectionPlan& plan, const std::string& what);
+  // first selection must be the empty one.
+  Json score(const InjectionSelection& selection, const std::string& what);
   bool has_own_head() const { return options_.train.empty(); }
 
  private:
-  torch::Tensor outputs_of(const std::vector<HostText>& texts, const InjectionPlan& plan, const std::string& what,
-                           const std::shared_ptr<std::vector<AttentionCost>>& costs, bool own);
+  torch::Tensor outputs_of(const std::vector<HostText>& texts, const InjectionSelection& selection,
+                           const std::string& what, const std::shared_ptr<std::vector<AttentionCost>>& costs, bool own);
   torch::Tensor numbers(const std::vector<std::string>& labels, const std::string& file) const;
   void fit_head();
-  Json costs_of(const InjectionPlan& plan, const std::vector<AttentionCost>& costs) const;
+  Json costs_of(const InjectionSelection& selection, const std::vector<AttentionCost>& costs) const;
 
   Host& host_;
   const InjectOptions& options_;

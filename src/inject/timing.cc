@@ -80,34 +80,34 @@ TreeRecipe timed_recipe(const Host& host, const TreeRecipe& recipe) {
 }
 
 // Every injected layer on this one tree.
-InjectionPlan on_tree(std::vector<int64_t> layers, const TreeRecipe& recipe, bool exact_special) {
-  InjectionPlan plan{{}, exact_special};
-  for (const int64_t layer : layers) plan.layers.push_back({layer, {recipe}});
-  return plan;
+InjectionSelection on_tree(std::vector<int64_t> layers, const TreeRecipe& recipe, bool exact_special) {
+  InjectionSelection selection{{}, exact_special};
+  for (const int64_t layer : layers) selection.layers.push_back({layer, {recipe}});
+  return selection;
 }
 
 }  // namespace
 
-Json time_by_length(Host& host, const InjectionPlan& plan, const TreeRecipe& wanted,
+Json time_by_length(Host& host, const InjectionSelection& selection, const TreeRecipe& wanted,
                     const std::vector<int64_t>& lengths, double seconds_each) {
   torch::NoGradGuard no_grad;
   const TreeRecipe recipe = timed_recipe(host, wanted);
-  std::vector<int64_t> planned, all;
-  for (const LayerPlan& layer : plan.layers) planned.push_back(layer.layer);
+  std::vector<int64_t> selected, all;
+  for (const LayerSelection& layer : selection.layers) selected.push_back(layer.layer);
   for (int64_t layer = 0; layer < host.layers(); ++layer) all.push_back(layer);
   const int64_t heads = host.heads(), channels = host.hidden() / heads;
   const AttentionFunction softmax = softmax_attention(host.is_causal());
   Json rows = Json::array();
   for (const int64_t tokens : lengths) {
     const std::vector<HostText> text = {any_text(tokens)};
-    const AttentionFunction every = on_tree(all, recipe, plan.exact_special).attention(host, text);
+    const AttentionFunction every = on_tree(all, recipe, selection.exact_special).attention(host, text);
     const Tensor q = torch::randn({1, heads, tokens, channels}), k = torch::randn_like(q), v = torch::randn_like(q);
     const Tensor real = torch::tensor({tokens});
     Json row = {{"tokens", tokens}, {"tree", recipe.name()}};
     row["operator"] = race([&] { softmax(0, q, k, v, real); }, [&] { every(0, q, k, v, real); }, seconds_each);
     if (tokens <= host.positions()) {
       const Tensor ids = torch::randint(1, 10, {1, tokens}, torch::kLong);
-      const AttentionFunction injected = on_tree(planned, recipe, plan.exact_special).attention(host, text);
+      const AttentionFunction injected = on_tree(selected, recipe, selection.exact_special).attention(host, text);
       auto model = [&](const AttentionFunction& attention) { return [&] { host.run(ids, real, attention); }; };
       row["layer"] = race(model(softmax), model(every), seconds_each);
       for (const char* which : {"flat_ms", "hsa_ms"})

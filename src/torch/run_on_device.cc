@@ -26,7 +26,7 @@ Tensor scratch(const Tensor& like, size_t bytes) {
 cuda::Stream stream_of(const Tensor& like) { return c10::cuda::getCurrentCUDAStream(like.get_device()).stream(); }
 
 // The plan of a batch's trees on one device, with the tensors it was made from.
-struct DevicePlan {
+struct CachedPlan {
   cuda::HsaPlan plan;
   Tensor numbers;
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> trees;
@@ -48,16 +48,16 @@ struct DevicePlan {
 };
 
 // All layers of a model, forward and backward, use the same plan, so the last few plans are kept.
-std::shared_ptr<const DevicePlan> plan_of(const Tensor& like, at::TensorList trees, const HsaProblem& p) {
+std::shared_ptr<const CachedPlan> plan_of(const Tensor& like, at::TensorList trees, const HsaProblem& p) {
   constexpr size_t kKept = 8;
   static std::mutex mutex;
-  static std::deque<std::shared_ptr<const DevicePlan>> kept;
+  static std::deque<std::shared_ptr<const CachedPlan>> kept;
   const bool packed = p.sequences > 1 && p.batch_of[1] == 0;
   const std::lock_guard lock(mutex);
   for (const auto& plan : kept) {
     if (plan->is_of(like, trees, packed)) return plan;
   }
-  auto plan = std::make_shared<DevicePlan>();
+  auto plan = std::make_shared<CachedPlan>();
   throw_if_failed(cuda::hsa_plan(p, &plan->plan));
   const Tensor host =
       at::empty({static_cast<int64_t>(plan->plan.numbers.size())}, at::TensorOptions(at::kInt).pinned_memory(true));

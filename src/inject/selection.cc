@@ -1,4 +1,4 @@
-#include "inject/plan.h"
+#include "inject/selection.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,12 +14,12 @@ namespace strata {
 
 using torch::Tensor;
 
-AttentionFunction InjectionPlan::attention(const Host& host, const std::vector<HostText>& texts,
-                                           std::shared_ptr<std::vector<AttentionCost>> costs) const {
+AttentionFunction InjectionSelection::attention(const Host& host, const std::vector<HostText>& texts,
+                                                std::shared_ptr<std::vector<AttentionCost>> costs) const {
   Injection injection;
   injection.costs = std::move(costs);
   std::map<std::string, std::vector<Tensor>> made;  // layers share trees
-  for (const LayerPlan& plan : layers) {
+  for (const LayerSelection& plan : layers) {
     if (host.is_causal()) {
       injection.streams[plan.layer] = plan.trees.front().branching;
       continue;
@@ -136,7 +136,7 @@ GapTable measure_gaps(Host& host, const std::vector<HostText>& texts, const std:
 
 // A knapsack over the layers: `least[c]` is the smallest sum of gaps at a cost of at most c steps. One step is 1/2000
 // of the flat attention of a layer. Costs are rounded up, so that at least `cut` is saved.
-std::vector<LayerPlan> choose_layers(const GapTable& table, double cut, double budget) {
+std::vector<LayerSelection> choose_layers(const GapTable& table, double cut, double budget) {
   const auto layers = static_cast<int64_t>(table.gaps.size());
   const auto room = static_cast<int64_t>(std::floor((1 - cut) * static_cast<double>(layers * kCutSteps) + 1e-6));
   constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -165,12 +165,12 @@ std::vector<LayerPlan> choose_layers(const GapTable& table, double cut, double b
         "--cut: no choice of layers and trees saves {:.0f}% of the attention within a budget of {:.0f}%; the cheapest "
         "tree costs {:.1f}% on these texts. Raise --budget or lower --cut",
         100 * cut, 100 * budget, 100 * *std::min_element(table.costs.begin(), table.costs.end()));
-  std::vector<LayerPlan> chosen;
+  std::vector<LayerSelection> chosen;
   int64_t left = room;
   for (int64_t layer = layers - 1; layer >= 0; --layer) {
     const int64_t recipe = choice[layer][left];
     left -= recipe < 0 ? kCutSteps : static_cast<int64_t>(std::ceil(table.costs[recipe] * kCutSteps));
-    if (recipe >= 0) chosen.insert(chosen.begin(), LayerPlan{layer, {table.recipes[recipe]}});
+    if (recipe >= 0) chosen.insert(chosen.begin(), LayerSelection{layer, {table.recipes[recipe]}});
   }
   return chosen;
 }

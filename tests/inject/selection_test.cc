@@ -1,5 +1,5 @@
 // Which layers attend by HSA, on which trees; linear heads.
-#include "inject/plan.h"
+#include "inject/selection.h"
 
 #include <gtest/gtest.h>
 
@@ -107,11 +107,11 @@ TEST(ChooseLayers, LosesLeastOfAllChoicesAndKeepsItsPromise) {
     for (const double cut : {0.0, 0.2, 0.45, 0.7, 0.9}) {
       for (const double budget : {0.1, 1.0}) {
         double gap = 0, saved = 0;
-        for (const LayerPlan& plan : choose_layers(table, cut, budget)) {
-          ASSERT_EQ(plan.trees.size(), 1U);
+        for (const LayerSelection& selection : choose_layers(table, cut, budget)) {
+          ASSERT_EQ(selection.trees.size(), 1U);
           for (size_t r = 0; r < table.recipes.size(); ++r) {
-            if (table.recipes[r].name() != plan.trees[0].name()) continue;
-            gap += table.gaps[plan.layer][r];
+            if (table.recipes[r].name() != selection.trees[0].name()) continue;
+            gap += table.gaps[selection.layer][r];
             saved += 1 - table.costs[r];
             EXPECT_LE(table.costs[r], budget);
           }

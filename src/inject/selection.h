@@ -10,14 +10,14 @@
 
 namespace strata {
 
-struct LayerPlan {
+struct LayerSelection {
   int64_t layer = 0;
   std::vector<TreeRecipe>
       trees;  // several: every text uses the one closest to softmax. Causal models: one, for its branching
 };
 
-struct InjectionPlan {
-  std::vector<LayerPlan> layers;
+struct InjectionSelection {
+  std::vector<LayerSelection> layers;
   bool exact_special = true;  // special tokens attend to all tokens
 
   AttentionFunction attention(const Host& host, const std::vector<HostText>& texts,
@@ -50,6 +50,6 @@ GapTable measure_gaps(Host& host, const std::vector<HostText>& texts, const std:
 // attention of all layers and in which no replaced layer costs more than `budget` of flat attention. Throws a usage
 // error when no choice saves that much.
 inline constexpr int64_t kCutSteps = 2000;  // costs of a layer are rounded up to 1/2000
-std::vector<LayerPlan> choose_layers(const GapTable& table, double cut, double budget);
+std::vector<LayerSelection> choose_layers(const GapTable& table, double cut, double budget);
 
 }  // namespace strata
