@@ -91,6 +91,11 @@ STRATA_API Status balanced_tree(int64_t tokens, int64_t branching, Domain domain
 STRATA_API Status window_tree(int64_t tokens, const std::vector<int64_t>& windows, int64_t shift, Domain domain,
                               Tree* tree);
 
+// `inner` with `before` tokens in front of it and `behind` tokens after it, all of them siblings in a sequence under a
+// new root. Trained transformers put much of their attention on the special tokens at the ends; inside a family they
+// would be averaged with words.
+STRATA_API Status tree_with_ends(const Tree& inner, int64_t before, int64_t behind, Tree* tree);
+
 // A height x width image whose tokens are in the order of quadtree_order(): families are 2 x 2 grids (cut at the
 // border).
 STRATA_API Status quadtree(int64_t height, int64_t width, Tree* tree);

@@ -152,28 +152,7 @@ class Injection:
         behind = next(n for n in range(length + 1) if -1 - n not in self.exact)
         if before + behind == 0 or before + behind >= length:
             return Tree.windows(length, windows)
-        return _beside(length, before, behind, windows)
-
-
-def _beside(length: int, before: int, behind: int, windows: list[int]) -> Tree:
-    """A tree of windows over the tokens in the middle; the tokens at both ends are children of the root. These are the
-    special tokens, which get much of the attention of trained transformers: inside a family they would be averaged with
-    words."""
-    parents, nodes = [0] * length, list(range(before, length - behind))
-    for height in range(length):
-        size = windows[min(height, len(windows) - 1)]
-        groups = [nodes[first : first + size] for first in range(0, len(nodes), size)]
-        nodes = list(range(len(parents), len(parents) + len(groups)))
-        for number, group in zip(nodes, groups):
-            for node in group:
-                parents[node] = number
-        parents += [0] * len(groups)
-        if len(nodes) == 1:
-            break
-    root = len(parents)
-    for node in [*range(before), *range(length - behind, length), nodes[0]]:
-        parents[node] = root
-    return Tree.parents([*parents, -1])
+        return Tree.windows(length - before - behind, windows).with_ends(before, behind)
 
 
 def _numbers(name: str, values: Iterable[int]) -> list[int]:

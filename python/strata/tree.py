@@ -18,6 +18,7 @@ class Tree:
     Tree.quadtree(height, width)           2 x 2 grids; permute the image by Tree.quadtree_order first
     Tree.parents([..])                     parent of every node, -1 for the root; nodes without children are tokens
     Tree.brackets("[MAX 2 [MIN 4 7 ] ]")   every word a token, every bracket pair a family
+    tree.with_ends(before, behind)         tokens at both ends as siblings of the whole tree
 
     Tree.text(text), Tree.markdown(text) and Tree.json(text) read documents and return (tree, leaves). leaves has one
     row (begin, end, image, row, column) per token, begin and end in bytes of the UTF-8 text.
@@ -50,6 +51,11 @@ class Tree:
     @classmethod
     def star(cls, tokens: int, domain: str = "set") -> Tree:
         return cls(torch.ops.strata.tree_star(tokens, domain))
+
+    def with_ends(self, before: int, behind: int) -> Tree:
+        """This tree with tokens in front of it and after it, as siblings under a new root: special tokens, which inside a
+        family would be averaged with words."""
+        return type(self)(torch.ops.strata.tree_with_ends(self.encoded, before, behind))
 
     @classmethod
     def quadtree(cls, height: int, width: int) -> Tree:

@@ -15,30 +15,6 @@ void check(const Status& status) {
   if (!status.ok()) throw data_error("tree: {}", status.message());
 }
 
-// The tree of the tokens between the special tokens, and the special tokens as its siblings under a new root. Trained
-// transformers put much of their attention on special tokens; inside a family they would be averaged with words.
-Tree beside_special(const Tree& inner, int64_t before, int64_t behind) {
-  std::vector<int32_t> begin = {0}, children, widths = {0};
-  std::vector<Domain> domains = {Domain::kSequence};
-  for (int64_t t = 0; t < before; ++t) children.push_back(static_cast<int32_t>(t));
-  children.push_back(~1);
-  for (int64_t t = 0; t < behind; ++t) children.push_back(static_cast<int32_t>(before + inner.tokens() + t));
-  begin.push_back(static_cast<int32_t>(children.size()));
-  for (int64_t family = 0; family < inner.families(); ++family) {
-    for (int32_t at = inner.child_begin()[family]; at < inner.child_begin()[family + 1]; ++at) {
-      const int32_t child = inner.children()[at];
-      children.push_back(child < 0 ? child - 1 : child + static_cast<int32_t>(before));
-    }
-    begin.push_back(static_cast<int32_t>(children.size()));
-    domains.push_back(inner.domain(family));
-    widths.push_back(inner.width(family));
-  }
-  Tree tree;
-  check(Tree::make(before + inner.tokens() + behind, std::move(begin), std::move(children), std::move(domains),
-                   std::move(widths), &tree));
-  return tree;
-}
-
 }  // namespace
 
 Tree TreeRecipe::make(const Host& host, const HostText& text) const {
@@ -56,7 +32,8 @@ Tree TreeRecipe::make(const Host& host, const HostText& text) const {
   check(kind == "balanced"
             ? balanced_tree(tokens, branching, Domain::kSequence, &tree)
             : window_tree(tokens, {branching, std::max<int64_t>(tokens, 2)}, 0, Domain::kSequence, &tree));
-  return before + behind == 0 ? tree : beside_special(tree, before, behind);
+  if (before + behind > 0) check(tree_with_ends(Tree(tree), before, behind, &tree));
+  return tree;
 }
 
 std::vector<TreeRecipe> all_recipes(bool causal) {

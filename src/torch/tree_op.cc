@@ -53,6 +53,9 @@ Tensor tree_windows(int64_t tokens, at::IntArrayRef windows, int64_t shift, c10:
 Tensor tree_star(int64_t tokens, c10::string_view domain) {
   return built([&](Tree* tree) { return star_tree(tokens, domain_of(domain), tree); });
 }
+Tensor tree_with_ends_of(const Tensor& encoded, int64_t before, int64_t behind) {
+  return built([&](Tree* tree) { return tree_with_ends(decoded(encoded), before, behind, tree); });
+}
 Tensor tree_quadtree(int64_t height, int64_t width) {
   return built([&](Tree* tree) { return quadtree(height, width, tree); });
 }
@@ -95,6 +98,7 @@ int64_t tree_cost(const Tensor& encoded) { return decoded(encoded).cost(); }
 TORCH_LIBRARY_FRAGMENT(strata, m) {
   m.def("tree_windows(int tokens, int[] windows, int shift, str domain) -> Tensor", tree_windows);
   m.def("tree_star(int tokens, str domain) -> Tensor", tree_star);
+  m.def("tree_with_ends(Tensor encoded, int before, int behind) -> Tensor", tree_with_ends_of);
   m.def("tree_quadtree(int height, int width) -> Tensor", tree_quadtree);
   m.def("tree_quadtree_order(int height, int width) -> Tensor", tree_quadtree_order);
   m.def("tree_parents(int[] parents, str domain) -> Tensor", tree_parents);

@@ -79,6 +79,22 @@ TEST(TreeBuilders, WindowRefusals) {
 
 // ------------------------------------------------------------------------------------------------- images
 
+TEST(TreeBuilders, EndsAreSiblingsOfTheTree) {
+  Tree inner, tree;
+  ASSERT_TRUE(window_tree(5, {2}, 0, Domain::kSet, &inner).ok());
+  ASSERT_TRUE(tree_with_ends(inner, 2, 1, &tree).ok());
+  EXPECT_EQ(tree.tokens(), 8);
+  EXPECT_EQ(tree.families(), inner.families() + 1);
+  EXPECT_EQ(tree.domain(0), Domain::kSequence);
+  EXPECT_EQ(tree.domain(1), Domain::kSet);
+  EXPECT_EQ(tree.children()[2], ~1);
+  EXPECT_EQ(tree.cost(), inner.cost() + 16);
+  ASSERT_TRUE(window_tree(0, {2}, 0, Domain::kSet, &inner).ok());
+  ASSERT_TRUE(tree_with_ends(inner, 1, 2, &tree).ok());
+  EXPECT_EQ(tree.families(), 1);
+  EXPECT_EQ(tree_with_ends(inner, -1, 2, &tree).message(), "before, behind: expected 0 or more, got -1 and 2");
+}
+
 TEST(TreeBuilders, QuadtreeOrderIsAPermutation) {
   const std::pair<int64_t, int64_t> sizes[] = {{8, 8}, {3, 5}, {1, 7}, {7, 1}, {1, 1}, {2, 2}, {6, 9}};
   for (const auto& [height, width] : sizes) {

@@ -205,6 +205,8 @@ def test_trees_print_and_refuse():
     assert sorted(strata.Tree.quadtree_order(3, 5).tolist()) == list(range(15))
     assert strata.Tree.quadtree(3, 5).tokens == 15
     assert strata.Tree.parents([3, 3, 4, 4, -1]).families == 2
+    ends = strata.Tree.windows(3, [2]).with_ends(1, 1)
+    assert torch.equal(ends.encoded, strata.Tree.parents([8, 5, 5, 6, 8, 7, 7, 8, -1]).encoded)
     with pytest.raises(ValueError, match="closes no bracket"):
         strata.Tree.brackets("1 ]")
     with pytest.raises(ValueError, match="second root"):
