@@ -13,6 +13,9 @@ endif()
 
 if(TARGET strata_torch)
   install(TARGETS strata_torch EXPORT strataTorch)
+  if(TARGET strata_libtorch)
+    install(TARGETS strata_libtorch EXPORT strataTorch)
+  endif()
   install(EXPORT strataTorch NAMESPACE strata:: DESTINATION ${config_dir} FILE strataTorch.cmake)
   install(FILES src/model/hkt_attention.h src/model/hkt_cache.h src/model/hsa_attention.h
                 src/model/safetensors.h
@@ -25,8 +28,15 @@ if(TARGET strata_torch)
        /prefix/${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME:strata_torch>)
   file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/_installed.py
        CONTENT "# Written by the installation.\nLIBRARY = \"${STRATA_LIBRARY_FROM_PACKAGE}\"\n")
-  install(DIRECTORY python/strata DESTINATION ${python_dir} FILES_MATCHING PATTERN "*.py")
+  install(DIRECTORY python/strata DESTINATION ${python_dir} FILES_MATCHING PATTERN "*.py" PATTERN "py.typed")
   install(FILES ${PROJECT_BINARY_DIR}/_installed.py DESTINATION ${python_dir}/strata)
+  install(FILES ${STRATA_TORCH_STAMP} DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
+# What a wheel carries beside the Python files (pyproject.toml).
+if(SKBUILD AND TARGET strata_torch)
+  install(TARGETS strata strata_torch LIBRARY DESTINATION strata/lib COMPONENT python)
+  install(FILES ${STRATA_TORCH_STAMP} DESTINATION strata/lib COMPONENT python)
 endif()
 
 if(TARGET strata_command)

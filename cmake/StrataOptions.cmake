@@ -7,6 +7,13 @@ if(STRATA_SANITIZE)
   target_link_options(strata_options INTERFACE ${sanitize})
 endif()
 
+# strata_version(target): libraries have sonames, except in wheels, which hold no links.
+function(strata_version target)
+  if(NOT SKBUILD)
+    set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+  endif()
+endfunction()
+
 # strata_hide_symbols(target): a shared library exports what STRATA_API marks and nothing else; the version script also
 # hides the templates of the standard library, which its headers mark as visible.
 function(strata_hide_symbols target)

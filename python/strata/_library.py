@@ -21,6 +21,7 @@ def candidates() -> list[Path]:
         found.append((here / LIBRARY).resolve())
     except ImportError:
         pass
+    found.append(here / "lib" / "libstrata_torch.so")  # in a wheel
     # In a checkout: the result of `make build`.
     found.append(here.parent.parent / "build" / "release" / "lib" / "libstrata_torch.so")
     return found
@@ -56,12 +57,27 @@ def settle_host(core: Path) -> None:
         )
 
 
+def check_torch(library: Path, torch_version: str) -> None:
+    """Refuses a library that was built for another PyTorch: loading it would crash Python."""
+    stamp = library.with_name("libstrata_torch.built-for")
+    if not stamp.exists():
+        return
+    built_for = stamp.read_text().strip()
+    if built_for.split(".")[:2] != torch_version.split(".")[:2]:
+        raise ImportError(
+            f"strata: {library} was built for PyTorch {built_for}, and this Python has {torch_version}. Build it again: "
+            "`pip install --force-reinstall --no-deps .` in a checkout, or "
+            f"`make build CMAKE_FLAGS='-DSTRATA_TORCH=python -DSTRATA_PYTHON={sys.executable}'`."
+        )
+
+
 def load() -> None:
     path = find()
     core = path.with_name("libstrata.so")
     settle_host(core)  # before torch, unless the caller has already imported it
     import torch
 
+    check_torch(path, torch.__version__)
     settle_host(core)  # again: now OpenBLAS is loaded and reports which kernels it uses
     try:
         torch.ops.load_library(str(path))
