@@ -1,4 +1,10 @@
 # `find_package(strata)` gives strata::core; `find_package(strata COMPONENTS torch)` gives strata::torch as well.
+if(SKBUILD)  # what a wheel carries beside the Python files (pyproject.toml)
+  install(TARGETS strata strata_torch LIBRARY DESTINATION strata/lib COMPONENT python)
+  install(FILES ${STRATA_TORCH_STAMP} DESTINATION strata/lib COMPONENT python)
+  return()
+endif()
+
 include(CMakePackageConfigHelpers)
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/strata)
 
@@ -31,12 +37,6 @@ if(TARGET strata_torch)
   install(DIRECTORY python/strata DESTINATION ${python_dir} FILES_MATCHING PATTERN "*.py" PATTERN "py.typed")
   install(FILES ${PROJECT_BINARY_DIR}/_installed.py DESTINATION ${python_dir}/strata)
   install(FILES ${STRATA_TORCH_STAMP} DESTINATION ${CMAKE_INSTALL_LIBDIR})
-endif()
-
-# What a wheel carries beside the Python files (pyproject.toml).
-if(SKBUILD AND TARGET strata_torch)
-  install(TARGETS strata strata_torch LIBRARY DESTINATION strata/lib COMPONENT python)
-  install(FILES ${STRATA_TORCH_STAMP} DESTINATION strata/lib COMPONENT python)
 endif()
 
 if(TARGET strata_command)

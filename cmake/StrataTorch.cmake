@@ -12,11 +12,15 @@ if(STRATA_TORCH STREQUAL "python")
                   OUTPUT_VARIABLE found RESULT_VARIABLE torch_result OUTPUT_STRIP_TRAILING_WHITESPACE)
   if(NOT torch_result EQUAL 0)
     message(FATAL_ERROR "STRATA_TORCH=python, but ${STRATA_PYTHON} has no PyTorch. Install torch into its environment "
-                        "first (with pip: then `pip install --no-build-isolation .` also works), or pass "
+                        "first. If it is installed elsewhere, use `pip install --no-build-isolation .`, or pass "
                         "-DSTRATA_PYTHON=/path/to/python3.")
   endif()
   list(GET found 0 torch_root)
   list(GET found 1 torch_version)
+  if(SKBUILD AND torch_version VERSION_LESS 2.7)  # older wheels of PyTorch have the old C++ ABI
+    message(FATAL_ERROR "The package needs PyTorch 2.7 or newer, got ${torch_version} in ${torch_root}. Upgrade torch, or "
+                        "build with `make build CMAKE_FLAGS=-DSTRATA_TORCH=python`.")
+  endif()
   set(Torch_DIR ${torch_root}/share/cmake/Torch CACHE PATH "Where TorchConfig.cmake is" FORCE)
 endif()
 # Debian's torch belongs to /usr/bin/python3; another python3 on the PATH may have none.

@@ -6,7 +6,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-folders = [*sys.path, sysconfig.get_path("platlib"), sysconfig.get_path("purelib"), "/usr/lib/python3/dist-packages"]
+folders = [*sys.path, sysconfig.get_path("platlib"), sysconfig.get_path("purelib")]
 for folder in folders:
     version = Path(folder or ".") / "torch" / "version.py"
     found = re.search(r"__version__ *= *['\"]([^'\"]+)", version.read_text()) if version.exists() else None
