@@ -15,7 +15,7 @@ COLUMNS = 100
 FOLDERS = r"src|cli|bench|python|tests|tools|configs|cmake|docs|examples|include|\.ci|\.github"
 NAMED_PATH = re.compile(rf"(?<![\w/.~-])(?:{FOLDERS})/[\w.*/{{}},-]*[\w*/}}]")
 NAMED_FILE = re.compile(r"`([\w*.{},-]+\.(?:h|cc|cu|cuh|py|sh|js|cmake))`")
-PLACEHOLDER = "xyz"  # docs/ADD_AN_ATTENTION.md names the files of an attention that does not exist yet
+NOT_YET = "xyz"  # the attention that docs/ADD_AN_ATTENTION.md adds, whose files it names
 
 
 def prose_lines(text):
@@ -56,12 +56,12 @@ def check_links(page, text):
 def check_paths(root, text, names):
     for path in sorted(set(NAMED_PATH.findall(text))):
         for one in alternatives(path.rstrip(".,")):
-            if PLACEHOLDER not in one and not any(root.glob(one.rstrip("/"))):
+            if NOT_YET not in one and not any(root.glob(one.rstrip("/"))):
                 yield f"there is no {one}"
     for name in sorted(set(NAMED_FILE.findall(text))):
         for one in alternatives(name):
             pattern = re.compile(re.escape(one).replace(r"\*", ".*"))
-            if PLACEHOLDER not in one and not any(pattern.fullmatch(known) for known in names):
+            if NOT_YET not in one and not any(pattern.fullmatch(known) for known in names):
                 yield f"no file of the repository is called {one}"
 
 

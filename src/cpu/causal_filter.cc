@@ -3,15 +3,25 @@
 #include "cpu/kernels.h"
 
 namespace strata {
+namespace {
+
+// Small filters, such as those of a decoding step, are done before a second thread has started.
+int threads_of(const CausalFilter& f) {
+  constexpr int64_t kSmall = 1 << 16;  // products
+  const int64_t products = f.batch * f.tokens * f.channels * f.taps * (f.dense ? f.channels : 1);
+  return products <= kSmall ? 1 : threads_or_default(f.threads);
+}
+
+}  // namespace
 
 Status causal_filter_forward(const CausalFilter& f, void* y) {
   if (Status s = causal_filter_check(f, y); !s.ok()) return s;
-  return kernel_status(cpu_kernels().causal_filter_forward(f, y, threads_or_default(f.threads)), "causal filter");
+  return kernel_status(cpu_kernels().causal_filter_forward(f, y, threads_of(f)), "causal filter");
 }
 
 Status causal_filter_backward(const CausalFilter& f, const CausalFilterGradients& g) {
   if (Status s = causal_filter_check(f, g); !s.ok()) return s;
-  return kernel_status(cpu_kernels().causal_filter_backward(f, g, threads_or_default(f.threads)), "causal filter");
+  return kernel_status(cpu_kernels().causal_filter_backward(f, g, threads_of(f)), "causal filter");
 }
 
 }  // namespace strata

@@ -3,6 +3,7 @@
 
 #include "model/hsa_attention.h"
 #include "model/safetensors.h"
+#include "torch/balanced.h"
 #include "torch/expect_error.h"
 #include "torch/hsa_op.h"
 
@@ -10,12 +11,6 @@ namespace strata {
 namespace {
 
 using torch::Tensor;
-
-Tensor balanced(int64_t tokens, int64_t branching) {
-  Tree tree;
-  EXPECT_TRUE(balanced_tree(tokens, branching, Domain::kSequence, &tree).ok());
-  return encode_tree(tree);
-}
 
 std::vector<HsaAttentionOptions> variants() {
   const HsaAttentionOptions base(16, 2);

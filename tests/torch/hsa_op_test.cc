@@ -4,18 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "base/check_count.h"
+#include "torch/balanced.h"
 #include "torch/expect_error.h"
 
 namespace strata {
 namespace {
 
 using torch::Tensor;
-
-Tensor balanced(int64_t tokens, int64_t branching) {
-  Tree tree;
-  EXPECT_TRUE(balanced_tree(tokens, branching, Domain::kSequence, &tree).ok());
-  return encode_tree(tree);
-}
 
 TEST(HsaOp, ArgumentsAreCheckedOnce) {
   const Tensor q = torch::randn({1, 2, 20, 4}).set_requires_grad(true);
