@@ -31,7 +31,7 @@ set(STRATA_PYTHON /usr/bin/python3 CACHE FILEPATH "The Python whose PyTorch is t
 if(STRATA_TORCH STREQUAL "python" AND NOT STRATA_CUDA)
   add_library(strata_libtorch INTERFACE)
   target_include_directories(strata_libtorch SYSTEM INTERFACE
-    ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)
+    "$<BUILD_INTERFACE:${torch_root}/include;${torch_root}/include/torch/csrc/api/include>")
   target_link_libraries(strata_libtorch INTERFACE
     ${torch_root}/lib/libtorch.so ${torch_root}/lib/libtorch_cpu.so ${torch_root}/lib/libc10.so)
   set(TORCH_LIBRARIES strata_libtorch)
