@@ -45,7 +45,8 @@ struct HsaStreamGradients {
   const void* dlse = nullptr;  // (batch, heads, tokens); null: zero
   View dq, dk, dv;             // overwritten
   View dkey_bias;              // (batch, heads, tokens, 1); null data: not computed
-  void* dpositions = nullptr;  // like positions; null: not computed. Weights get no gradient here.
+  void* dpositions = nullptr;  // like positions; null: not computed
+  View dweights;               // (batch, heads, tokens, 1), not summed over heads; null data: not computed
 };
 
 STRATA_API Status hsa_stream_forward(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs);

@@ -9,6 +9,10 @@ from strata import _library
 
 _library.load()  # before the other imports, because it must set environment variables before torch is loaded
 
+from strata import _register
+
+_register.register()
+
 from strata.hkt import FlatAttention, HktAttention
 from strata.hkt_cache import HktCache
 from strata.hsa import HsaAttention, HsaStreamCache

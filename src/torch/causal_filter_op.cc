@@ -1,6 +1,7 @@
 // The causal filter as operators. Depthwise filters have kernels (strata/pyramid.h); a dense filter is one matrix
 // product over windows of `taps` tokens, which torch multiplies and differentiates.
 #include "strata/pyramid.h"
+#include "torch/backward_node.h"
 #include "torch/compat.h"
 #include "torch/hkt_op.h"
 #include "torch/op_common.h"
@@ -14,6 +15,7 @@ using at::Tensor;
 void check_filter(const Tensor& x, const Tensor& weight, int64_t stride) {
   TORCH_CHECK(x.dim() == 3, "x: expected 3 dimensions (batch, tokens, channels), got shape ", x.sizes());
   TORCH_CHECK(stride == 1 || stride == 2, "stride: expected 1 or 2, got ", stride);
+  if (has_open_sizes({x, weight})) return;
   const int64_t C = x.size(2);
   TORCH_CHECK(
       (weight.dim() == 2 || weight.dim() == 3) && weight.size(0) >= 1 && weight.size(1) == C && weight.size(-1) == C,
@@ -36,8 +38,10 @@ CausalFilter make_filter(const Tensor& x, const Tensor& weight, int64_t stride) 
 
 Tensor depthwise_filter_meta(const Tensor& x, const Tensor& weight, int64_t stride) {
   check_dtype("x", x);
-  check_tensor("weight", weight, {weight.size(0), x.size(2)}, x.scalar_type(), x);
-  return at::empty({x.size(0), filtered_tokens(x.size(1), static_cast<int>(stride)), x.size(2)}, x.options());
+  if (!has_open_sizes({x, weight})) check_tensor("weight", weight, {weight.size(0), x.size(2)}, x.scalar_type(), x);
+  const c10::SymInt tokens = x.sym_size(1);  // filtered_tokens, of sizes that may be open
+  return empty_open({x.sym_size(0), stride == 1 ? tokens : (tokens + (stride - 1)) / stride, x.sym_size(2)},
+                    x.options());
 }
 
 Tensor depthwise_filter_kernel(const Tensor& x, const Tensor& weight, int64_t stride) {
@@ -49,7 +53,7 @@ Tensor depthwise_filter_kernel(const Tensor& x, const Tensor& weight, int64_t st
 
 std::tuple<Tensor, Tensor> depthwise_filter_backward_meta(const Tensor&, const Tensor& x, const Tensor& weight,
                                                           int64_t) {
-  return {at::empty(x.sizes(), x.options()), at::empty(weight.sizes(), weight.options())};
+  return {empty_open(x.sym_sizes().vec(), x.options()), empty_open(weight.sym_sizes().vec(), weight.options())};
 }
 
 std::tuple<Tensor, Tensor> depthwise_filter_backward_kernel(const Tensor& dy, const Tensor& x, const Tensor& weight,
@@ -64,43 +68,35 @@ std::tuple<Tensor, Tensor> depthwise_filter_backward_kernel(const Tensor& dy, co
 
 std::tuple<Tensor, Tensor> depthwise_filter_backward_autograd(const Tensor& dy, const Tensor& x, const Tensor& weight,
                                                               int64_t stride) {
-  const std::vector<Tensor> gradients = backward_once("strata::causal_filter", {dy, x, weight}, [&] {
-    auto [dx, dweight] = call_below_autograd("strata::depthwise_filter_backward", depthwise_filter_backward_kernel, x,
-                                             dy, x, weight, stride);
-    return std::vector<Tensor>{dx, dweight};
-  });
-  return {gradients[0], gradients[1]};
+  auto [dx, dweight] = call_below_autograd("strata::depthwise_filter_backward", depthwise_filter_backward_kernel, x, dy,
+                                           x, weight, stride);
+  refuse_second_derivative("strata::causal_filter", {dy, x, weight}, {dx, dweight});
+  return {dx, dweight};
 }
 
-class DepthwiseFilter : public torch::autograd::Function<DepthwiseFilter> {
- public:
-  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& weight, int64_t stride) {
-    ctx->save_for_backward({x, weight});
-    ctx->saved_data["stride"] = stride;
-    return call_below_autograd("strata::depthwise_filter", depthwise_filter_kernel, x, x, weight, stride);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
-    const auto saved = ctx->get_saved_variables();
-    static const auto op = find_op<decltype(depthwise_filter_backward_kernel)>("strata::depthwise_filter_backward");
-    auto [dx, dweight] = op.call(grads[0], saved[0], saved[1], ctx->saved_data["stride"].toInt());
-    return {dx, dweight, Tensor()};
-  }
-};
-
 Tensor depthwise_filter_autograd(const Tensor& x, const Tensor& weight, int64_t stride) {
-  return DepthwiseFilter::apply(x, weight, stride);
+  const Tensor y = call_below_autograd("strata::depthwise_filter", depthwise_filter_kernel, x, x, weight, stride);
+  attach_backward("strata::causal_filter", {x, weight}, {y}, /*save_outputs=*/false,
+                  [stride](const variable_list& saved, const variable_list& gradients) -> variable_list {
+                    static const auto op =
+                        find_op<decltype(depthwise_filter_backward_kernel)>("strata::depthwise_filter_backward");
+                    if (!gradients[0].defined()) return {Tensor(), Tensor()};
+                    auto [dx, dweight] = op.call(gradients[0], saved[0], saved[1], stride);
+                    return {dx, dweight};
+                  });
+  return y;
 }
 
 // weight: (taps, C, C), output channel first. Window m has tokens stride m - taps + 1 .. stride m, so that tap r meets
 // the (taps - 1 - r)-th of them.
 Tensor dense_filter(const Tensor& x, const Tensor& weight, int64_t stride) {
-  const int64_t taps = weight.size(0), C = x.size(2);
-  if (x.size(1) == 0) return at::empty_like(x);
+  const int64_t taps = weight.size(0);
+  const c10::SymInt C = x.sym_size(2);
+  if (x.sym_size(1) == 0) return at::empty_like(x);
   const Tensor padded = at::constant_pad_nd(x, {0, 0, taps - 1, 0});
   const Tensor windows = padded.unfold(1, taps, stride).transpose(2, 3);  // (B, rows, taps, C)
-  return at::linear(windows.reshape({x.size(0), windows.size(1), taps * C}),
-                    weight.flip(0).permute({1, 0, 2}).reshape({C, taps * C}));
+  const std::vector<c10::SymInt> rows = {x.sym_size(0), windows.sym_size(1), C * taps}, matrix = {C, C * taps};
+  return at::linear(windows.reshape_symint(rows), weight.flip(0).permute({1, 0, 2}).reshape_symint(matrix));
 }
 
 Tensor causal_filter_composite(const Tensor& x, const Tensor& weight, int64_t stride) {

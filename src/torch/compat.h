@@ -11,6 +11,24 @@ namespace strata {
 // Operator schemas use c10::optional in 1.13; in 2.x that name is an alias of std::optional.
 using c10::optional;
 
+// Whether a size is open: known by name only, while torch.compile or torch.export trace with dynamic shapes. Meta
+// kernels then must not compare sizes, or the graph serves one length alone; the kernels check when the graph runs.
+inline bool has_open_sizes(const at::Tensor& tensor) {
+#if TORCH_VERSION_MAJOR >= 2
+  for (const c10::SymInt& size : tensor.sym_sizes()) {
+    if (!size.maybe_as_int().has_value()) return true;
+  }
+#endif
+  (void)tensor;
+  return false;
+}
+inline bool has_open_sizes(at::TensorList tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (has_open_sizes(tensor)) return true;
+  }
+  return false;
+}
+
 // Multiplies all tensors by a factor that lies on their device.
 inline void multiply_all(at::TensorList tensors, const at::Tensor& factor) {
 #if TORCH_VERSION_MAJOR >= 2

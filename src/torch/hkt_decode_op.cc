@@ -1,5 +1,6 @@
 // One decoding step of HKT attention as an operator.
 #include "strata/hkt.h"
+#include "torch/backward_node.h"
 #include "torch/compat.h"
 #include "torch/hkt_op.h"
 #include "torch/hkt_op_check.h"
@@ -12,7 +13,7 @@ using at::Tensor;
 using at::TensorList;
 
 Tensor empty_decoded(TensorList q, const Tensor& v) {
-  return at::empty({v.size(0), q[0].size(1), 1, v.size(3)}, v.options());
+  return empty_open({v.sym_size(0), q[0].sym_size(1), 1, v.sym_size(3)}, v.options());
 }
 
 void check_decode(TensorList q, TensorList k, const Tensor& v, const Tensor& weights, const Tensor& lengths) {
@@ -40,7 +41,7 @@ void check_decode(TensorList q, TensorList k, const Tensor& v, const Tensor& wei
 
 Tensor hkt_decode_meta(TensorList q, TensorList k, const Tensor& v, const Tensor& weights, const Tensor& lengths,
                        optional<double>) {
-  check_decode(q, k, v, weights, lengths);
+  if (!has_open_sizes(v) && !has_open_sizes(q) && !has_open_sizes(k)) check_decode(q, k, v, weights, lengths);
   return empty_decoded(q, v);
 }
 
@@ -93,12 +94,23 @@ Tensor hkt_decode_cuda(TensorList q, TensorList k, const Tensor& v, const Tensor
   return hkt_decode_cpu(to_cpu(q), to_cpu(k), v.cpu(), weights.cpu(), lengths.cpu(), scale).to(v.device());
 }
 
+Tensor hkt_decode_autograd(TensorList q, TensorList k, const Tensor& v, const Tensor& weights, const Tensor& lengths,
+                           optional<double> scale) {
+  variable_list inputs(q.begin(), q.end());
+  inputs.insert(inputs.end(), k.begin(), k.end());
+  inputs.insert(inputs.end(), {v, weights});
+  refuse_gradient("strata::hkt_decode", inputs);
+  at::AutoDispatchBelowADInplaceOrView below;
+  return hkt_decode(q, k, v, weights, lengths, scale);
+}
+
 TORCH_LIBRARY_FRAGMENT(strata, m) {
   m.def("hkt_decode(Tensor[] q, Tensor[] k, Tensor v, Tensor weights, Tensor lengths, *, float? scale=None) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(strata, CPU, m) { m.impl("hkt_decode", hkt_decode_cpu); }
 TORCH_LIBRARY_IMPL(strata, CUDA, m) { m.impl("hkt_decode", hkt_decode_cuda); }
 TORCH_LIBRARY_IMPL(strata, Meta, m) { m.impl("hkt_decode", hkt_decode_meta); }
+TORCH_LIBRARY_IMPL(strata, Autograd, m) { m.impl("hkt_decode", hkt_decode_autograd); }
 
 }  // namespace
 

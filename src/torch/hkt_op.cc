@@ -6,6 +6,7 @@
 #include "torch/hkt_op.h"
 
 #include "strata/hkt.h"
+#include "torch/backward_node.h"
 #include "torch/compat.h"
 #include "torch/hkt_op_check.h"
 #include "torch/op_common.h"
@@ -16,6 +17,7 @@ namespace {
 
 using at::Tensor;
 using at::TensorList;
+using strata::has_open_sizes;
 
 optional<Tensor> as_int64(const optional<Tensor>& lengths) {
   return lengths.has_value() ? optional<Tensor>(lengths->to(at::kLong).contiguous()) : c10::nullopt;
@@ -53,16 +55,21 @@ HktProblem make_problem(const HktInputs& in, const Tensor& weights, const option
   return p;
 }
 
+bool has_open_sizes(const HktInputs& in) {
+  return has_open_sizes(in.v) || has_open_sizes(in.q) || has_open_sizes(in.k);
+}
+
 std::tuple<Tensor, Tensor> empty_outputs(const HktInputs& in) {
-  check_hkt(in);
-  return {empty_with_layout(in.v, {in.batch(), in.heads(), in.tokens(), in.v.size(3)}),
-          at::empty({in.batch(), in.heads(), in.tokens()}, in.weights.options())};
+  if (!has_open_sizes(in)) check_hkt(in);
+  const std::vector<c10::SymInt> rows = {in.v.sym_size(0), in.q[0].sym_size(1), in.v.sym_size(2)};
+  return {empty_with_layout(in.v, std::vector<c10::SymInt>{rows[0], rows[1], rows[2], in.v.sym_size(3)}),
+          empty_open(rows, in.weights.options())};
 }
 
 std::tuple<Tensor, Tensor> hkt_attention_meta(TensorList q, TensorList k, const Tensor& v, const Tensor& weights,
                                               const optional<Tensor>& lengths, const optional<Tensor>& bias,
                                               bool causal, optional<double> scale) {
-  return empty_outputs({q, k, v, weights, lengths, bias, causal, scale_or_default(scale, q)});
+  return empty_outputs({q, k, v, weights, lengths, bias, causal, scale.value_or(1.0)});
 }
 
 std::tuple<Tensor, Tensor> hkt_attention_kernel(TensorList q, TensorList k, const Tensor& v, const Tensor& weights,
@@ -78,14 +85,15 @@ std::tuple<Tensor, Tensor> hkt_attention_kernel(TensorList q, TensorList k, cons
 
 // Gradients in the order q.., k.., v, weights, bias; the last is an empty tensor when it is not wanted.
 std::vector<Tensor> empty_hkt_gradients(const HktInputs& in, bool bias_gradient) {
-  check_hkt(in);
+  if (!has_open_sizes(in)) check_hkt(in);
   std::vector<Tensor> gradients;
   for (const TensorList& list : {in.q, in.k})
-    for (const Tensor& t : list) gradients.push_back(empty_with_layout(t, t.sizes()));
-  gradients.push_back(empty_with_layout(in.v, in.v.sizes()));
-  gradients.push_back(at::empty(in.weights.sizes(), in.weights.options()));
+    for (const Tensor& t : list) gradients.push_back(empty_with_layout(t, t.sym_sizes()));
+  gradients.push_back(empty_with_layout(in.v, in.v.sym_sizes()));
+  gradients.push_back(empty_open(in.weights.sym_sizes().vec(), in.weights.options()));
   TORCH_CHECK(!bias_gradient || in.bias.has_value(), "bias_gradient: expected false, because there is no bias");
-  gradients.push_back(at::empty(bias_gradient ? in.bias->sizes() : at::IntArrayRef{0}, in.v.options()));
+  gradients.push_back(
+      empty_open(bias_gradient ? in.bias->sym_sizes().vec() : std::vector<c10::SymInt>{0}, in.v.options()));
   return gradients;
 }
 
@@ -93,7 +101,7 @@ std::vector<Tensor> hkt_attention_backward_meta(const Tensor&, const optional<Te
                                                 const Tensor& v, const Tensor& weights, const Tensor&, const Tensor&,
                                                 const optional<Tensor>& lengths, const optional<Tensor>& bias,
                                                 bool causal, optional<double> scale, bool bias_gradient) {
-  return empty_hkt_gradients({q, k, v, weights, lengths, bias, causal, scale_or_default(scale, q)}, bias_gradient);
+  return empty_hkt_gradients({q, k, v, weights, lengths, bias, causal, scale.value_or(1.0)}, bias_gradient);
 }
 
 std::vector<Tensor> hkt_attention_backward_kernel(const Tensor& dout, const optional<Tensor>& dlse, TensorList q,
@@ -136,76 +144,56 @@ std::vector<Tensor> hkt_attention_backward_kernel(const Tensor& dout, const opti
 
 // ------------------------------------------------------------------------------------------------- autograd
 
+// q.., k.., v, weights, bias.
+variable_list hkt_inputs(TensorList q, TensorList k, const Tensor& v, const Tensor& weights,
+                         const optional<Tensor>& bias) {
+  variable_list inputs(q.begin(), q.end());
+  inputs.insert(inputs.end(), k.begin(), k.end());
+  inputs.insert(inputs.end(), {v, weights, or_undefined(bias)});
+  return inputs;
+}
+
 std::vector<Tensor> hkt_attention_backward_autograd(const Tensor& dout, const optional<Tensor>& dlse, TensorList q,
                                                     TensorList k, const Tensor& v, const Tensor& weights,
                                                     const Tensor& out, const Tensor& lse,
                                                     const optional<Tensor>& lengths, const optional<Tensor>& bias,
                                                     bool causal, optional<double> scale, bool bias_gradient) {
-  std::vector<Tensor> tensors = {dout, v, weights, out, lse};
-  tensors.insert(tensors.end(), q.begin(), q.end());
-  tensors.insert(tensors.end(), k.begin(), k.end());
-  return backward_once("strata::hkt_attention", tensors, [&] {
-    return call_below_autograd("strata::hkt_attention_backward", hkt_attention_backward_kernel, v, dout, dlse, q, k, v,
-                               weights, out, lse, lengths, bias, causal, scale, bias_gradient);
-  });
+  std::vector<Tensor> gradients =
+      call_below_autograd("strata::hkt_attention_backward", hkt_attention_backward_kernel, v, dout, dlse, q, k, v,
+                          weights, out, lse, lengths, bias, causal, scale, bias_gradient);
+  variable_list inputs = hkt_inputs(q, k, v, weights, bias);
+  inputs.insert(inputs.end(), {dout, or_undefined(dlse), out, lse});
+  refuse_second_derivative("strata::hkt_attention", inputs, gradients);
+  return gradients;
 }
-
-class HktForward : public torch::autograd::Function<HktForward> {
- public:
-  // tensors: q.., k.., v, weights, of which the first `queries` are q
-  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, TensorList tensors,
-                                                optional<Tensor> bias, optional<Tensor> lengths, int64_t queries,
-                                                bool causal, optional<double> scale) {
-    const size_t inputs = tensors.size(), keys = inputs - 2 - queries;
-    const Tensor& v = tensors[inputs - 2];
-    auto [out, lse] =
-        call_below_autograd("strata::hkt_attention", hkt_attention_kernel, v, tensors.slice(0, queries),
-                            tensors.slice(queries, keys), v, tensors[inputs - 1], lengths, bias, causal, scale);
-    torch::autograd::variable_list saved(tensors.begin(), tensors.end());
-    saved.insert(saved.end(), {out, lse, bias.value_or(Tensor()), lengths.value_or(Tensor())});
-    ctx->save_for_backward(saved);
-    ctx->saved_data["causal"] = causal;
-    ctx->saved_data["scale"] = scale;
-    ctx->saved_data["bias_gradient"] = bias.has_value() && bias->requires_grad();
-    ctx->set_materialize_grads(false);
-    return {out, lse};
-  }
-
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
-    const torch::autograd::variable_list saved = ctx->get_saved_variables();
-    const size_t inputs = saved.size() - 4;
-    const size_t L = (inputs - 2) / 2;
-    const TensorList all(saved);
-    const Tensor& out = saved[inputs];
-    const Tensor dout = grads[0].defined() ? grads[0] : at::zeros_like(out);
-    static const auto op = find_op<decltype(hkt_attention_backward_kernel)>("strata::hkt_attention_backward");
-    const bool bias_gradient = ctx->saved_data["bias_gradient"].toBool();
-    torch::autograd::variable_list result =
-        op.call(dout, optional_tensor(grads[1]), all.slice(0, L), all.slice(L, L), saved[2 * L], saved[2 * L + 1], out,
-                saved[inputs + 1], optional_tensor(saved[inputs + 3]), optional_tensor(saved[inputs + 2]),
-                ctx->saved_data["causal"].toBool(), ctx->saved_data["scale"].toOptional<double>(), bias_gradient);
-    if (!bias_gradient) result.back() = Tensor();
-    result.resize(result.size() + 4);  // lengths, queries, causal, scale
-    return result;
-  }
-};
 
 std::tuple<Tensor, Tensor> hkt_attention_autograd(TensorList q, TensorList k, const Tensor& v, const Tensor& weights,
                                                   const optional<Tensor>& lengths, const optional<Tensor>& bias,
                                                   bool causal, optional<double> scale) {
-  std::vector<Tensor> tensors(q.begin(), q.end());
-  tensors.insert(tensors.end(), k.begin(), k.end());
-  tensors.insert(tensors.end(), {v, weights});
-  const auto results =
-      HktForward::apply(TensorList(tensors), bias, lengths, static_cast<int64_t>(q.size()), causal, scale);
-  return {results[0], results[1]};
+  auto [out, lse] = call_below_autograd("strata::hkt_attention", hkt_attention_kernel, v, q, k, v, weights, lengths,
+                                        bias, causal, scale);
+  const bool bias_gradient = bias.has_value() && bias->requires_grad();
+  attach_backward("strata::hkt_attention", hkt_inputs(q, k, v, weights, bias), {out, lse}, /*save_outputs=*/true,
+                  [lengths, causal, scale, bias_gradient](const variable_list& s, const variable_list& gradients) {
+                    static const auto op =
+                        find_op<decltype(hkt_attention_backward_kernel)>("strata::hkt_attention_backward");
+                    const size_t L = (s.size() - 5) / 2;  // q.., k.., v, weights, bias, out, lse
+                    const TensorList all(s);
+                    const Tensor &v = s[2 * L], &weights = s[2 * L + 1], &bias = s[2 * L + 2];
+                    const Tensor &out = s[2 * L + 3], &lse = s[2 * L + 4];
+                    variable_list result = op.call(or_zeros(gradients[0], out), optional_tensor(gradients[1]),
+                                                   all.slice(0, L), all.slice(L, L), v, weights, out, lse, lengths,
+                                                   optional_tensor(bias), causal, scale, bias_gradient);
+                    if (!bias_gradient) result.back() = Tensor();
+                    return result;
+                  });
+  return {out, lse};
 }
 
 TORCH_LIBRARY_FRAGMENT(strata, m) {
   m.def(
-      "hkt_attention(Tensor[] q, Tensor[] k, Tensor v, Tensor weights, *, Tensor? lengths=None, Tensor? bias=None, "
-      "bool causal=False, float? scale=None) -> (Tensor out, Tensor lse)");
+      "hkt_attention(Tensor[] q, Tensor[] k, Tensor v, Tensor weights, Tensor? lengths=None, Tensor? bias=None, "
+      "*, bool causal=False, float? scale=None) -> (Tensor out, Tensor lse)");
   m.def(
       "hkt_attention_backward(Tensor dout, Tensor? dlse, Tensor[] q, Tensor[] k, Tensor v, Tensor weights, Tensor out, "
       "Tensor lse, Tensor? lengths, Tensor? bias, bool causal, float? scale, bool bias_gradient) -> Tensor[]");

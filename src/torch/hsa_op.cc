@@ -1,5 +1,6 @@
-// The tree form of HSA as operators: schema, kernels (CPU and CUDA alike) and meta, autograd. The backward recomputes
-// what it needs from the inputs.
+// The tree form of HSA as operators: schema, kernels (CPU and CUDA alike), autograd. The backward recomputes what it
+// needs from the inputs. The shapes for tracing are in Python (python/strata/_register.py), because trees are on the
+// CPU wherever q is.
 #include "torch/hsa_op.h"
 
 #include <limits>
@@ -16,40 +17,58 @@ using at::Tensor;
 using at::TensorList;
 using namespace hsa_op;  // NOLINT: the helpers of the two HSA operators
 
-TreeView decode_tree(const Tensor& encoded, int64_t index) {
-  TORCH_CHECK(encoded.scalar_type() == at::kInt && encoded.dim() == 1 && encoded.is_contiguous() && encoded.is_cpu() &&
-                  encoded.numel() >= 2,
+// Views of the trees that one tensor holds, one behind the other.
+void decode_trees(const Tensor& encoded, int64_t index, std::vector<TreeView>* views) {
+  TORCH_CHECK(encoded.scalar_type() == at::kInt && encoded.dim() == 1 && encoded.is_contiguous() && encoded.is_cpu(),
               "trees[", index,
               "]: expected a contiguous int32 tensor on the CPU made by encode_tree (in Python: Tree.encoded)");
   const int32_t* data = encoded.data_ptr<int32_t>();
-  TreeView view;
-  view.tokens = data[0];
-  view.families = data[1];
-  const int64_t children = encoded.numel() - 3 - 2 * view.families;
-  TORCH_CHECK(view.tokens >= 0 && view.families >= 0 && children >= 0 && data[2 + view.families] == children, "trees[",
-              index, "]: its sizes are inconsistent; create it with encode_tree");
-  view.child_begin = data + 2;
-  view.children = view.child_begin + view.families + 1;
-  view.kind = view.children + children;
-  return view;
+  int64_t left = encoded.numel();
+  while (left > 0) {
+    TreeView view;
+    view.tokens = left >= 3 ? data[0] : -1;
+    view.families = left >= 3 ? data[1] : -1;
+    const bool has_offsets = view.tokens >= 0 && view.families >= 0 && 2 + view.families < left;
+    const int64_t children = has_offsets ? data[2 + view.families] : -1;
+    const int64_t numbers = 3 + 2 * view.families + children;
+    TORCH_CHECK(has_offsets && children >= 0 && numbers <= left, "trees[", index,
+                "]: its sizes are inconsistent; create it with encode_tree");
+    view.child_begin = data + 2;
+    view.children = view.child_begin + view.families + 1;
+    view.kind = view.children + children;
+    views->push_back(view);
+    data += numbers;
+    left -= numbers;
+  }
+}
+
+TreeView decode_tree(const Tensor& encoded, int64_t index) {
+  std::vector<TreeView> views;
+  decode_trees(encoded, index, &views);
+  TORCH_CHECK(views.size() == 1, "trees[", index, "]: expected one tree, got a tensor that holds ", views.size());
+  return views[0];
 }
 
 // Views of the trees with their places in the batch.
 struct Forest {
   Forest(TensorList trees, int64_t batch, int64_t tokens) {
-    const auto count = static_cast<int64_t>(trees.size());
+    if (trees.size() == 1 && batch != 1) {
+      decode_trees(trees[0], 0, &views);
+    } else {
+      for (size_t n = 0; n < trees.size(); ++n) views.push_back(decode_tree(trees[n], static_cast<int64_t>(n)));
+    }
+    const auto count = static_cast<int64_t>(views.size());
     const bool packed = batch == 1 && count != 1;
     TORCH_CHECK(packed || count == batch, "trees: expected one per sequence (", batch,
                 "), or several over a packed batch of one; got ", count);
     int64_t first = 0;
     for (int64_t n = 0; n < count; ++n) {
-      views.push_back(decode_tree(trees[n], n));
       batch_of.push_back(packed ? 0 : n);
       first_token.push_back(packed ? first : 0);
-      first += views.back().tokens;
-      TORCH_CHECK(packed || views.back().tokens <= tokens, "trees[", n, "]: has ", views.back().tokens,
-                  " tokens, q has ", tokens);
-      covers_all = covers_all && (packed || views.back().tokens == tokens);
+      first += views[n].tokens;
+      TORCH_CHECK(packed || views[n].tokens <= tokens, "trees[", n, "]: has ", views[n].tokens, " tokens, q has ",
+                  tokens);
+      covers_all = covers_all && (packed || views[n].tokens == tokens);
     }
     TORCH_CHECK(!packed || first == tokens, "trees: cover ", first, " tokens together, q has ", tokens);
   }
@@ -83,20 +102,15 @@ struct TreeProblem {
   HsaProblem p;
 };
 
-std::tuple<Tensor, Tensor> hsa_attention_meta(const Tensor& q, const Tensor& k, const Tensor& v, TensorList trees,
-                                              const optional<Tensor>& weights, const optional<Tensor>& key_bias,
-                                              const optional<Tensor>& positions, bool, optional<double>) {
-  check_qkv(q, k, v);
-  check_terms(q, weights, key_bias, positions);
-  return {empty_with_layout(v, v.sizes()), compute_empty({static_cast<int64_t>(trees.size()), q.size(1)}, q)};
-}
-
 std::tuple<Tensor, Tensor> hsa_attention_kernel(const Tensor& q, const Tensor& k, const Tensor& v, TensorList trees,
                                                 const optional<Tensor>& weights, const optional<Tensor>& key_bias,
                                                 const optional<Tensor>& positions, bool causal,
                                                 optional<double> scale) {
-  auto [out, score] = hsa_attention_meta(q, k, v, trees, weights, key_bias, positions, causal, scale);
+  check_qkv(q, k, v);
+  check_terms(q, weights, key_bias, positions);
   const TreeProblem problem(q, k, v, trees, weights, key_bias, positions, causal, scale);
+  const Tensor out = empty_with_layout(v, v.sym_sizes());
+  const Tensor score = compute_empty({problem.p.sequences, q.size(1)}, q);
   if (!problem.forest.covers_all) out.zero_();
   run_hsa_forward(q, trees, problem.p, {view(out), score.data_ptr()});
   return {out, score};
@@ -107,17 +121,10 @@ Tensor hierarchy_score_kernel(const Tensor& q, const Tensor& k, TensorList trees
                               optional<double> scale) {
   check_qkv(q, k, c10::nullopt);
   check_terms(q, weights, key_bias, positions);
-  const Tensor score = compute_empty({static_cast<int64_t>(trees.size()), q.size(1)}, q);
   const TreeProblem problem(q, k, c10::nullopt, trees, weights, key_bias, positions, causal, scale);
+  const Tensor score = compute_empty({problem.p.sequences, q.size(1)}, q);
   run_hsa_forward(q, trees, problem.p, {{}, score.data_ptr()});
   return score;
-}
-
-std::vector<Tensor> hsa_attention_backward_meta(const Tensor&, const optional<Tensor>&, const Tensor& q,
-                                                const Tensor& k, const Tensor& v, TensorList,
-                                                const optional<Tensor>& weights, const optional<Tensor>& key_bias,
-                                                const optional<Tensor>& positions, bool, optional<double>) {
-  return empty_gradients(q, k, v, weights, key_bias, positions);
 }
 
 std::vector<Tensor> hsa_attention_backward_kernel(const Tensor& dout, const optional<Tensor>& dscore, const Tensor& q,
@@ -159,65 +166,62 @@ std::vector<Tensor> hsa_attention_backward_autograd(const Tensor& dout, const op
                                                     const optional<Tensor>& weights, const optional<Tensor>& key_bias,
                                                     const optional<Tensor>& positions, bool causal,
                                                     optional<double> scale) {
-  return backward_once("strata::hsa_attention", {dout, q, k, v}, [&] {
-    return call_below_autograd("strata::hsa_attention_backward", hsa_attention_backward_kernel, q, dout, dscore, q, k,
-                               v, trees, weights, key_bias, positions, causal, scale);
-  });
+  std::vector<Tensor> gradients =
+      call_below_autograd("strata::hsa_attention_backward", hsa_attention_backward_kernel, q, dout, dscore, q, k, v,
+                          trees, weights, key_bias, positions, causal, scale);
+  variable_list inputs = inputs_of(q, k, v, weights, key_bias, positions);
+  inputs.insert(inputs.end(), {dout, or_undefined(dscore)});
+  refuse_second_derivative("strata::hsa_attention", inputs, gradients);
+  return gradients;
 }
-
-class HsaForward : public torch::autograd::Function<HsaForward> {
- public:
-  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const Tensor& q, const Tensor& k,
-                                                const Tensor& v, optional<Tensor> weights, optional<Tensor> key_bias,
-                                                optional<Tensor> positions, std::vector<Tensor> trees, bool causal,
-                                                optional<double> scale) {
-    auto [out, score] = call_below_autograd("strata::hsa_attention", hsa_attention_kernel, q, q, k, v,
-                                            TensorList(trees), weights, key_bias, positions, causal, scale);
-    torch::autograd::variable_list saved = {
-        q, k, v, weights.value_or(Tensor()), key_bias.value_or(Tensor()), positions.value_or(Tensor())};
-    ctx->save_for_backward(saved);
-    ctx->saved_data["trees"] = trees;
-    ctx->saved_data["causal"] = causal;
-    ctx->saved_data["scale"] = scale;
-    ctx->set_materialize_grads(false);
-    return {out, score};
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
-    const auto s = ctx->get_saved_variables();
-    static const auto op = find_op<decltype(hsa_attention_backward_kernel)>("strata::hsa_attention_backward");
-    const Tensor dout = grads[0].defined() ? grads[0] : at::zeros_like(s[2]);
-    const std::vector<Tensor> trees = ctx->saved_data["trees"].toTensorVector();
-    torch::autograd::variable_list result = op.call(
-        dout, optional_tensor(grads[1]), s[0], s[1], s[2], trees, optional_tensor(s[3]), optional_tensor(s[4]),
-        optional_tensor(s[5]), ctx->saved_data["causal"].toBool(), ctx->saved_data["scale"].toOptional<double>());
-    for (int at = 3; at < 6; ++at) {
-      if (!s[at].defined()) result[at] = Tensor();
-    }
-    result.resize(9);  // trees, causal, scale
-    return result;
-  }
-};
 
 std::tuple<Tensor, Tensor> hsa_attention_autograd(const Tensor& q, const Tensor& k, const Tensor& v, TensorList trees,
                                                   const optional<Tensor>& weights, const optional<Tensor>& key_bias,
                                                   const optional<Tensor>& positions, bool causal,
                                                   optional<double> scale) {
-  const auto results = HsaForward::apply(q, k, v, weights, key_bias, positions, trees.vec(), causal, scale);
-  return {results[0], results[1]};
+  auto [out, score] = call_below_autograd("strata::hsa_attention", hsa_attention_kernel, q, q, k, v, trees, weights,
+                                          key_bias, positions, causal, scale);
+  attach_backward(
+      "strata::hsa_attention", inputs_of(q, k, v, weights, key_bias, positions), {out, score},
+      /*save_outputs=*/false,
+      [trees = trees.vec(), causal, scale](const variable_list& s, const variable_list& gradients) {
+        static const auto op = find_op<decltype(hsa_attention_backward_kernel)>("strata::hsa_attention_backward");
+        return of_given(op.call(or_zeros(gradients[0], s[2]), optional_tensor(gradients[1]), s[0], s[1], s[2], trees,
+                                optional_tensor(s[3]), optional_tensor(s[4]), optional_tensor(s[5]), causal, scale),
+                        s);
+      });
+  return {out, score};
+}
+
+// The backward of the attention with a gradient of its score alone; k stands in for the values, which have no part in
+// the score.
+Tensor hierarchy_score_autograd(const Tensor& q, const Tensor& k, TensorList trees, const optional<Tensor>& weights,
+                                const optional<Tensor>& key_bias, const optional<Tensor>& positions, bool causal,
+                                optional<double> scale) {
+  const Tensor score = call_below_autograd("strata::hierarchy_score", hierarchy_score_kernel, q, q, k, trees, weights,
+                                           key_bias, positions, causal, scale);
+  attach_backward(
+      "strata::hierarchy_score", inputs_of(q, k, c10::nullopt, weights, key_bias, positions), {score},
+      /*save_outputs=*/false,
+      [trees = trees.vec(), causal, scale](const variable_list& s, const variable_list& gradients) {
+        static const auto op = find_op<decltype(hsa_attention_backward_kernel)>("strata::hsa_attention_backward");
+        return of_given(op.call(at::zeros_like(s[1]), optional_tensor(gradients[0]), s[0], s[1], s[1], trees,
+                                optional_tensor(s[3]), optional_tensor(s[4]), optional_tensor(s[5]), causal, scale),
+                        s);
+      });
+  return score;
 }
 
 TORCH_LIBRARY_FRAGMENT(strata, m) {
   m.def(
-      "hsa_attention(Tensor q, Tensor k, Tensor v, Tensor[] trees, *, Tensor? weights=None, Tensor? key_bias=None, "
-      "Tensor? positions=None, bool causal=False, float? scale=None) -> (Tensor out, Tensor score)");
+      "hsa_attention(Tensor q, Tensor k, Tensor v, Tensor[] trees, Tensor? weights=None, Tensor? key_bias=None, "
+      "Tensor? positions=None, *, bool causal=False, float? scale=None) -> (Tensor out, Tensor score)");
   m.def(
-      "hsa_attention_backward(Tensor dout, Tensor? dscore, Tensor q, Tensor k, Tensor v, Tensor[] trees, Tensor? "
-      "weights, "
-      "Tensor? key_bias, Tensor? positions, bool causal, float? scale) -> Tensor[]");
+      "hsa_attention_backward(Tensor dout, Tensor? dscore, Tensor q, Tensor k, Tensor v, Tensor[] trees, "
+      "Tensor? weights, Tensor? key_bias, Tensor? positions, bool causal, float? scale) -> Tensor[]");
   m.def(
-      "hierarchy_score(Tensor q, Tensor k, Tensor[] trees, *, Tensor? weights=None, Tensor? key_bias=None, "
-      "Tensor? positions=None, bool causal=False, float? scale=None) -> Tensor");
+      "hierarchy_score(Tensor q, Tensor k, Tensor[] trees, Tensor? weights=None, Tensor? key_bias=None, "
+      "Tensor? positions=None, *, bool causal=False, float? scale=None) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(strata, CPU, m) {
   m.impl("hsa_attention", hsa_attention_kernel);
@@ -229,13 +233,10 @@ TORCH_LIBRARY_IMPL(strata, CUDA, m) {
   m.impl("hsa_attention_backward", hsa_attention_backward_kernel);
   m.impl("hierarchy_score", hierarchy_score_kernel);
 }
-TORCH_LIBRARY_IMPL(strata, Meta, m) {
-  m.impl("hsa_attention", hsa_attention_meta);
-  m.impl("hsa_attention_backward", hsa_attention_backward_meta);
-}
 TORCH_LIBRARY_IMPL(strata, Autograd, m) {
   m.impl("hsa_attention", hsa_attention_autograd);
   m.impl("hsa_attention_backward", hsa_attention_backward_autograd);
+  m.impl("hierarchy_score", hierarchy_score_autograd);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace strata {
 
 // A tree as one int32 tensor, [tokens, families, child_begin.., children.., kind..], which the operators read without a
-// copy. Create it once and reuse it.
+// copy. Create it once and reuse it. The trees of a batch may follow each other in one tensor.
 STRATA_API at::Tensor encode_tree(const Tree& tree);
 
 struct HsaOptions {
@@ -23,16 +23,16 @@ struct HsaOptions {
   c10::optional<double> scale = c10::nullopt;
 };
 
-// q, k: (B, H, T, d), v: (B, H, T, dv). One tree per sequence. With B = trees.size() the batch is padded: tree n covers
-// the first tokens of sequence n, the rest of its rows are zero. With B = 1 and several trees it is packed: the trees
-// follow each other and cover all T tokens. Returns out (B, H, T, dv) and score (trees, H) = f(root); both are
-// differentiable, once.
+// q, k: (B, H, T, d), v: (B, H, T, dv). One tree per sequence. With B trees, in B tensors or in one, the batch is
+// padded: tree n covers the first tokens of sequence n, the rest of its rows are zero. With B = 1 and several trees it
+// is packed: the trees follow each other and cover all T tokens. Returns out (B, H, T, dv) and score (trees, H) =
+// f(root); both are differentiable, once.
 STRATA_API std::tuple<at::Tensor, at::Tensor> hsa_attention(const at::Tensor& q, const at::Tensor& k,
                                                             const at::Tensor& v, at::TensorList trees,
                                                             const HsaOptions& options = {});
 
 // f(root) per tree and head, (trees, H), in O(T) and without values: of two trees of the same tokens the one with the
-// larger score is closer to softmax in sum w KL.
+// larger score is closer to softmax in sum w KL. Differentiable, once.
 STRATA_API at::Tensor hierarchy_score(const at::Tensor& q, const at::Tensor& k, at::TensorList trees,
                                       const HsaOptions& options = {});
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "torch/backward_node.h"
 #include "torch/op_common.h"
 
 namespace strata::hsa_op {
@@ -59,21 +60,36 @@ inline void fill_common(Problem& p, const Tensor& q, const Tensor& k, const opti
   p.threads = at::get_num_threads();
 }
 
-inline Tensor compute_empty(at::IntArrayRef sizes, const Tensor& q) {
-  return at::empty(sizes, q.options().dtype(compute_type(q.scalar_type())));
+inline Tensor compute_empty(const std::vector<c10::SymInt>& sizes, const Tensor& q) {
+  return empty_open(sizes, q.options().dtype(compute_type(q.scalar_type())));
 }
 
-// dq, dk, dv, dweights, dkey_bias, dpositions; the last three are empty tensors where there is no such input.
+// An uninitialised gradient of an argument in the type of computation; an empty tensor where there is no argument.
+inline Tensor empty_gradient(const optional<Tensor>& argument, const Tensor& q) {
+  return argument.has_value() ? compute_empty(argument->sym_sizes().vec(), q) : compute_empty({0}, q);
+}
+
+// dq, dk, dv, dweights, dkey_bias, dpositions.
 inline std::vector<Tensor> empty_gradients(const Tensor& q, const Tensor& k, const Tensor& v,
                                            const optional<Tensor>& weights, const optional<Tensor>& key_bias,
                                            const optional<Tensor>& positions) {
-  const std::vector<int64_t> none = {0};
-  return {empty_with_layout(q, q.sizes()),
-          empty_with_layout(k, k.sizes()),
-          empty_with_layout(v, v.sizes()),
-          compute_empty(weights.has_value() ? weights->sizes() : at::IntArrayRef(none), q),
-          compute_empty(key_bias.has_value() ? key_bias->sizes() : at::IntArrayRef(none), q),
-          compute_empty(positions.has_value() ? positions->sizes() : at::IntArrayRef(none), q)};
+  return {empty_with_layout(q, q.sym_sizes()), empty_with_layout(k, k.sym_sizes()), empty_with_layout(v, v.sym_sizes()),
+          empty_gradient(weights, q),          empty_gradient(key_bias, q),         empty_gradient(positions, q)};
+}
+
+// What a gradient may be asked of; undefined where an argument was not given.
+inline variable_list inputs_of(const Tensor& q, const Tensor& k, const optional<Tensor>& v,
+                               const optional<Tensor>& weights, const optional<Tensor>& key_bias,
+                               const optional<Tensor>& positions) {
+  return {q, k, or_undefined(v), or_undefined(weights), or_undefined(key_bias), or_undefined(positions)};
+}
+
+// The gradients of arguments that were not given are undefined.
+inline variable_list of_given(variable_list gradients, const variable_list& inputs) {
+  for (size_t at = 0; at < inputs.size() && at < gradients.size(); ++at) {
+    if (!inputs[at].defined()) gradients[at] = Tensor();
+  }
+  return gradients;
 }
 
 }  // namespace strata::hsa_op

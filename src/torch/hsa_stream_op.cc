@@ -15,9 +15,11 @@ using namespace hsa_op;  // NOLINT: the helpers of the two HSA operators
 std::tuple<Tensor, Tensor> hsa_stream_meta(const Tensor& q, const Tensor& k, const Tensor& v, int64_t,
                                            const optional<Tensor>& weights, const optional<Tensor>& key_bias,
                                            const optional<Tensor>& positions, optional<double>) {
-  check_qkv(q, k, v);
-  check_terms(q, weights, key_bias, positions);
-  return {empty_with_layout(v, v.sizes()), compute_empty({q.size(0), q.size(1), q.size(2)}, q)};
+  if (!has_open_sizes({q, k, v})) {
+    check_qkv(q, k, v);
+    check_terms(q, weights, key_bias, positions);
+  }
+  return {empty_with_layout(v, v.sym_sizes()), compute_empty({q.sym_size(0), q.sym_size(1), q.sym_size(2)}, q)};
 }
 
 struct StreamProblem {
@@ -48,11 +50,9 @@ std::tuple<Tensor, Tensor> hsa_stream_run(const Tensor& q, const Tensor& k, cons
 
 std::vector<Tensor> hsa_stream_backward_meta(const Tensor&, const optional<Tensor>&, const Tensor& q, const Tensor& k,
                                              const Tensor& v, const Tensor&, const Tensor&, int64_t,
-                                             const optional<Tensor>&, const optional<Tensor>& key_bias,
+                                             const optional<Tensor>& weights, const optional<Tensor>& key_bias,
                                              const optional<Tensor>& positions, optional<double>) {
-  std::vector<Tensor> gradients = empty_gradients(q, k, v, c10::nullopt, key_bias, positions);
-  gradients.erase(gradients.begin() + 3);  // weights get no gradient in the streaming form
-  return gradients;
+  return empty_gradients(q, k, v, weights, key_bias, positions);
 }
 
 std::vector<Tensor> hsa_stream_backward_run(const Tensor& dout, const optional<Tensor>& dlse, const Tensor& q,
@@ -73,10 +73,24 @@ std::vector<Tensor> hsa_stream_backward_run(const Tensor& dout, const optional<T
   g.dq = view(gradients[0]);
   g.dk = view(gradients[1]);
   g.dv = view(gradients[2]);
-  if (key_bias.has_value()) g.dkey_bias = head_token_view(gradients[3]);
-  if (positions.has_value()) g.dpositions = gradients[4].data_ptr();
+  Tensor per_head;
+  if (weights.has_value()) {
+    per_head = at::empty({q.size(0), q.size(1), q.size(2)}, gradients[3].options());
+    g.dweights = head_token_view(per_head);
+  }
+  if (key_bias.has_value()) g.dkey_bias = head_token_view(gradients[4]);
+  if (positions.has_value()) g.dpositions = gradients[5].data_ptr();
   run_hsa_stream_backward(q, problem.p, {view(out), dense_lse.data_ptr()}, g);
+  if (weights.has_value()) gradients[3] = per_head.sum(1);
   return gradients;
+}
+
+Tensor hsa_stream_step_meta(const Tensor& q, const Tensor&, const Tensor& v, const optional<Tensor>&,
+                            const optional<Tensor>&, const optional<Tensor>&, const Tensor&, const Tensor&,
+                            const Tensor&, const Tensor&, const Tensor&, optional<double>) {
+  TORCH_CHECK(q.dim() == 3 && v.dim() == 3, "q, v: expected shape (batch, heads, channels), got ", q.dim(), " and ",
+              v.dim(), " dimensions");
+  return empty_open({q.sym_size(0), q.sym_size(1), v.sym_size(2)}, q.options());
 }
 
 // One decoding step; keys, values, kappas, masses and lengths are updated in place.
@@ -133,68 +147,65 @@ Tensor hsa_stream_step_run(const Tensor& q, const Tensor& k, const Tensor& v, co
   return out;
 }
 
+// ------------------------------------------------------------------------------------------------- autograd
+
 std::vector<Tensor> hsa_stream_backward_autograd(const Tensor& dout, const optional<Tensor>& dlse, const Tensor& q,
                                                  const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
                                                  int64_t branching, const optional<Tensor>& weights,
                                                  const optional<Tensor>& key_bias, const optional<Tensor>& positions,
                                                  optional<double> scale) {
-  return backward_once("strata::hsa_stream_attention", {dout, q, k, v}, [&] {
-    return call_below_autograd("strata::hsa_stream_attention_backward", hsa_stream_backward_run, q, dout, dlse, q, k, v,
-                               out, lse, branching, weights, key_bias, positions, scale);
-  });
+  std::vector<Tensor> gradients =
+      call_below_autograd("strata::hsa_stream_attention_backward", hsa_stream_backward_run, q, dout, dlse, q, k, v, out,
+                          lse, branching, weights, key_bias, positions, scale);
+  variable_list inputs = inputs_of(q, k, v, weights, key_bias, positions);
+  inputs.insert(inputs.end(), {dout, or_undefined(dlse), out, lse});
+  refuse_second_derivative("strata::hsa_stream_attention", inputs, gradients);
+  return gradients;
 }
-
-class HsaStreamForward : public torch::autograd::Function<HsaStreamForward> {
- public:
-  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const Tensor& q, const Tensor& k,
-                                                const Tensor& v, optional<Tensor> key_bias, optional<Tensor> positions,
-                                                optional<Tensor> weights, int64_t branching, optional<double> scale) {
-    auto [out, lse] = call_below_autograd("strata::hsa_stream_attention", hsa_stream_run, q, q, k, v, branching,
-                                          weights, key_bias, positions, scale);
-    torch::autograd::variable_list saved = {
-        q, k, v, out, lse, key_bias.value_or(Tensor()), positions.value_or(Tensor()), weights.value_or(Tensor())};
-    ctx->save_for_backward(saved);
-    ctx->saved_data["branching"] = branching;
-    ctx->saved_data["scale"] = scale;
-    ctx->set_materialize_grads(false);
-    return {out, lse};
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
-    const auto s = ctx->get_saved_variables();
-    static const auto op = find_op<decltype(hsa_stream_backward_run)>("strata::hsa_stream_attention_backward");
-    const Tensor dout = grads[0].defined() ? grads[0] : at::zeros_like(s[3]);
-    torch::autograd::variable_list result =
-        op.call(dout, optional_tensor(grads[1]), s[0], s[1], s[2], s[3], s[4], ctx->saved_data["branching"].toInt(),
-                optional_tensor(s[7]), optional_tensor(s[5]), optional_tensor(s[6]),
-                ctx->saved_data["scale"].toOptional<double>());
-    for (int at = 3; at < 5; ++at) {
-      if (!s[at + 2].defined()) result[at] = Tensor();
-    }
-    result.resize(8);  // weights, branching, scale
-    return result;
-  }
-};
 
 std::tuple<Tensor, Tensor> hsa_stream_autograd(const Tensor& q, const Tensor& k, const Tensor& v, int64_t branching,
                                                const optional<Tensor>& weights, const optional<Tensor>& key_bias,
                                                const optional<Tensor>& positions, optional<double> scale) {
-  const auto results = HsaStreamForward::apply(q, k, v, key_bias, positions, weights, branching, scale);
-  return {results[0], results[1]};
+  auto [out, lse] = call_below_autograd("strata::hsa_stream_attention", hsa_stream_run, q, q, k, v, branching, weights,
+                                        key_bias, positions, scale);
+  attach_backward("strata::hsa_stream_attention", inputs_of(q, k, v, weights, key_bias, positions), {out, lse},
+                  /*save_outputs=*/true, [branching, scale](const variable_list& s, const variable_list& gradients) {
+                    static const auto op =
+                        find_op<decltype(hsa_stream_backward_run)>("strata::hsa_stream_attention_backward");
+                    return of_given(op.call(or_zeros(gradients[0], s[6]), optional_tensor(gradients[1]), s[0], s[1],
+                                            s[2], s[6], s[7], branching, optional_tensor(s[3]), optional_tensor(s[4]),
+                                            optional_tensor(s[5]), scale),
+                                    s);
+                  });
+  return {out, lse};
+}
+
+Tensor hsa_stream_step_autograd(const Tensor& q, const Tensor& k, const Tensor& v, const optional<Tensor>& weight,
+                                const optional<Tensor>& key_bias, const optional<Tensor>& positions, const Tensor& keys,
+                                const Tensor& values, const Tensor& kappas, const Tensor& masses, const Tensor& lengths,
+                                optional<double> scale) {
+  variable_list inputs = inputs_of(q, k, v, weight, key_bias, positions);
+  inputs.insert(inputs.end(), {keys, values, kappas, masses});
+  refuse_gradient("strata::hsa_stream_step", inputs);
+  const Tensor out = call_below_autograd("strata::hsa_stream_step", hsa_stream_step_run, q, q, k, v, weight, key_bias,
+                                         positions, keys, values, kappas, masses, lengths, scale);
+  for (const Tensor* changed : {&keys, &values, &kappas, &masses, &lengths}) {
+    if (!changed->is_inference()) changed->unsafeGetTensorImpl()->bump_version();
+  }
+  return out;
 }
 
 TORCH_LIBRARY_FRAGMENT(strata, m) {
   m.def(
-      "hsa_stream_attention(Tensor q, Tensor k, Tensor v, int branching, *, Tensor? weights=None, Tensor? "
-      "key_bias=None, "
-      "Tensor? positions=None, float? scale=None) -> (Tensor out, Tensor lse)");
+      "hsa_stream_attention(Tensor q, Tensor k, Tensor v, int branching, Tensor? weights=None, Tensor? key_bias=None, "
+      "Tensor? positions=None, *, float? scale=None) -> (Tensor out, Tensor lse)");
   m.def(
       "hsa_stream_attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
       "int branching, Tensor? weights, Tensor? key_bias, Tensor? positions, float? scale) -> Tensor[]");
   m.def(
-      "hsa_stream_step(Tensor q, Tensor k, Tensor v, Tensor? weight, Tensor? key_bias, Tensor? positions, Tensor(a!) "
-      "keys, "
-      "Tensor(b!) values, Tensor(c!) kappas, Tensor(d!) masses, Tensor(e!) lengths, *, float? scale=None) -> Tensor");
+      "hsa_stream_step(Tensor q, Tensor k, Tensor v, Tensor? weight, Tensor? key_bias, Tensor? positions, "
+      "Tensor(a!) keys, Tensor(b!) values, Tensor(c!) kappas, Tensor(d!) masses, Tensor(e!) lengths, *, "
+      "float? scale=None) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(strata, CPU, m) {
   m.impl("hsa_stream_attention", hsa_stream_run);
@@ -209,10 +220,12 @@ TORCH_LIBRARY_IMPL(strata, CUDA, m) {
 TORCH_LIBRARY_IMPL(strata, Meta, m) {
   m.impl("hsa_stream_attention", hsa_stream_meta);
   m.impl("hsa_stream_attention_backward", hsa_stream_backward_meta);
+  m.impl("hsa_stream_step", hsa_stream_step_meta);
 }
 TORCH_LIBRARY_IMPL(strata, Autograd, m) {
   m.impl("hsa_stream_attention", hsa_stream_autograd);
   m.impl("hsa_stream_attention_backward", hsa_stream_backward_autograd);
+  m.impl("hsa_stream_step", hsa_stream_step_autograd);
 }
 
 }  // namespace

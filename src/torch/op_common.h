@@ -1,8 +1,6 @@
 // What the operators of both mechanisms share: views of tensors, checks, errors, the dispatcher.
 #pragma once
 
-#include <functional>
-
 #include "base/check_count.h"
 #include "strata/status.h"
 #include "strata/tensor.h"
@@ -55,10 +53,16 @@ inline void check_tensor(const std::string& name, const at::Tensor& tensor, at::
 
 // An uninitialised (B, H, T, C) tensor. Its memory is token-major (B, T, H, C) if that of `like` is, so that the usual
 // reshape to (B, T, H * C) needs no copy.
-inline at::Tensor empty_with_layout(const at::Tensor& like, at::IntArrayRef sizes) {
-  const bool token_major = like.size(1) > 1 && like.stride(1) < like.stride(2);
-  if (!token_major) return at::empty(sizes, like.options());
-  return at::empty({sizes[0], sizes[2], sizes[1], sizes[3]}, like.options()).transpose(1, 2);
+inline at::Tensor empty_with_layout(const at::Tensor& like, c10::SymIntArrayRef sizes) {
+  const bool token_major = like.sym_size(1) > 1 && like.sym_stride(1) < like.sym_stride(2);
+  if (!token_major) return at::empty_symint(sizes, like.options());
+  const std::vector<c10::SymInt> token_first = {sizes[0], sizes[2], sizes[1], sizes[3]};
+  return at::empty_symint(token_first, like.options()).transpose(1, 2);
+}
+
+// An uninitialised tensor whose sizes may be open (see has_open_sizes).
+inline at::Tensor empty_open(const std::vector<c10::SymInt>& sizes, const at::TensorOptions& options) {
+  return at::empty_symint(sizes, options);
 }
 
 template <class Signature>
@@ -83,32 +87,6 @@ Result call_below_autograd(const char* name, Result (*kernel)(Parameters...), co
   at::AutoDispatchBelowADInplaceOrView below;
   if (reaches_device(like)) return kernel(std::forward<Arguments>(arguments)...);
   return find_op<Result(Parameters...)>(name).call(std::forward<Arguments>(arguments)...);
-}
-
-// A gradient operator under a node that refuses to be differentiated again.
-class BackwardOnce : public torch::autograd::Function<BackwardOnce> {
- public:
-  // tensors: those of the call, so that the graph knows about them; `call` does the work.
-  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, at::TensorList,
-                                                const std::string& name,
-                                                const std::function<std::vector<at::Tensor>()>& call) {
-    ctx->saved_data["name"] = name;
-    return call();
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list) {
-    TORCH_CHECK(false, ctx->saved_data["name"].toStringRef(),
-                " cannot be differentiated twice; use first-order gradients, or compose it from torch operators where "
-                "you need the second");
-  }
-};
-inline std::vector<at::Tensor> backward_once(const char* name, const std::vector<at::Tensor>& tensors,
-                                             const std::function<std::vector<at::Tensor>()>& call) {
-  return BackwardOnce::apply(at::TensorList(tensors), std::string(name), call);
-}
-
-inline optional<at::Tensor> optional_tensor(const at::Tensor& t) {
-  return t.defined() ? optional<at::Tensor>(t) : c10::nullopt;
 }
 
 }  // namespace strata

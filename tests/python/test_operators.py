@@ -1,0 +1,135 @@
+"""torch.library.opcheck for every operator: schema, autograd registration, shapes while tracing, AOT dispatch."""
+
+import pytest
+import torch
+
+import strata
+
+opcheck = getattr(torch.library, "opcheck", None)
+pytestmark = pytest.mark.skipif(opcheck is None, reason="torch.library.opcheck needs PyTorch 2.4")
+
+ops = torch.ops.strata
+TOKENS = 12
+
+
+def heads(batch=2, count=2, tokens=TOKENS, channels=4, grad=True, token_major=False, seed=0):
+    """(batch, heads, tokens, channels); token_major: in the memory order of a projection's output."""
+    generator = torch.Generator().manual_seed(seed)
+    if token_major:
+        made = torch.randn(batch, tokens, count, channels, generator=generator).transpose(1, 2)
+    else:
+        made = torch.randn(batch, count, tokens, channels, generator=generator)
+    return made.detach().requires_grad_(grad)
+
+
+def levels(rows, **options):
+    return [heads(tokens=count, seed=seed, **options) for seed, count in enumerate(rows)]
+
+
+def hkt(**options):
+    weights = torch.softmax(torch.randn(2, 2), -1).requires_grad_(options.get("grad", True))
+    rows = (TOKENS, TOKENS // 2)
+    return levels(rows, **options), levels(rows, **options), heads(seed=7, **options), weights
+
+
+def hkt_backward(token_major):
+    q, k, v, weights = hkt(grad=False, token_major=token_major)
+    out, lse = ops.hkt_attention(q, k, v, weights)
+    return torch.randn_like(out), None, q, k, v, weights, out, lse, None, None, False, None, False
+
+
+def trees(batch=2):
+    return [strata.Tree.balanced(TOKENS, 3).encoded] * batch
+
+
+def qkv(**options):
+    return heads(seed=1, **options), heads(seed=2, **options), heads(seed=3, **options)
+
+
+def terms(places=3):
+    """weights, key_bias, positions."""
+    made = torch.rand(2, TOKENS) + 0.5, torch.randn(2, 2, TOKENS), torch.randn(2, 3, places, places)
+    return [term.requires_grad_() for term in made]
+
+
+def hsa_backward(token_major):
+    q, k, v = qkv(grad=False, token_major=token_major)
+    return torch.randn_like(v), torch.randn(2, 2), q, k, v, trees(), None, None, None, False, None
+
+
+def stream_backward(token_major):
+    q, k, v = qkv(grad=False, token_major=token_major)
+    out, lse = ops.hsa_stream_attention(q, k, v, 3)
+    return torch.randn_like(v), None, q, k, v, out, lse, 3, torch.ones(2, TOKENS), None, None, None
+
+
+def step():
+    state = strata.HsaAttention(8, 2, streaming=True, branching=4).start_stream(2, 3).state
+    caches = [state[name].clone() for name in ("keys", "values", "kappas", "masses", "lengths")]
+    return (torch.randn(2, 2, 4), torch.randn(2, 2, 4), torch.randn(2, 2, 4), None, None, None, *caches)
+
+
+def decode():
+    q, k, v, weights = hkt(grad=False)
+    return [t[:, :, :1] for t in q], k, v, weights, torch.tensor([12, 7])
+
+
+def filters(grad=True):
+    return torch.randn(2, TOKENS, 4, requires_grad=grad), torch.randn(3, 4, requires_grad=grad)
+
+
+TREE = strata.Tree.balanced(TOKENS, 3).encoded
+CASES = {
+    "hkt_attention": [lambda: hkt(), lambda: hkt(token_major=True)],
+    "hkt_attention_backward": [lambda: hkt_backward(False), lambda: hkt_backward(True)],
+    "hkt_decode": [decode],
+    "hsa_attention": [
+        lambda: (*qkv(), trees()),
+        lambda: (*qkv(token_major=True), trees()),
+        lambda: (*qkv(), trees(), *terms()),
+        lambda: (*qkv(), [torch.cat(trees())]),
+    ],
+    "hsa_attention_backward": [lambda: hsa_backward(False), lambda: hsa_backward(True)],
+    "hierarchy_score": [lambda: (*qkv()[:2], trees()), lambda: (*qkv()[:2], trees(), *terms())],
+    "hsa_stream_attention": [
+        lambda: (*qkv(), 3),
+        lambda: (*qkv(token_major=True), 3),
+        lambda: (*qkv(), 3, *terms()),
+    ],
+    "hsa_stream_attention_backward": [lambda: stream_backward(False), lambda: stream_backward(True)],
+    "hsa_stream_step": [step],
+    "causal_filter": [lambda: (*filters(), 2), lambda: (filters()[0], torch.randn(3, 4, 4, requires_grad=True), 2)],
+    "depthwise_filter": [lambda: (*filters(), 1), lambda: (*filters(), 2)],
+    "depthwise_filter_backward": [lambda: (torch.randn(2, 6, 4), *filters(grad=False), 2)],
+    "tree_windows": [lambda: (10, [4, 2], 0, "sequence")],
+    "tree_star": [lambda: (5, "set")],
+    "tree_with_ends": [lambda: (TREE, 1, 2)],
+    "tree_quadtree": [lambda: (4, 4)],
+    "tree_quadtree_order": [lambda: (4, 4)],
+    "tree_parents": [lambda: ([-1, 0, 0, 1, 1], "set")],
+    "tree_brackets": [lambda: ("[ a b [ c d ] ]",)],
+    "tree_from_text": [lambda: ("One two. Three.", False)],
+    "tree_from_markdown": [lambda: ("# A\n\nwords here\n", 2, 2)],
+    "tree_from_json": [lambda: ('{"a": [1, 2]}', 2, 2)],
+    "tree_text": [lambda: (TREE,)],
+    "tree_cost": [lambda: (TREE,)],
+    "trees_windows": [lambda: (torch.tensor([5, 0, 7]), [4], 0, "sequence")],
+    "sinusoidal_positions": [lambda: (2, 4)],
+}
+
+
+def operators():
+    names = torch._C._dispatch_get_all_op_names() if opcheck else []
+    return {name.removeprefix("strata::") for name in names if name.startswith("strata::")}
+
+
+def test_every_operator_is_checked():
+    assert operators() == set(CASES)
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), [(name, index) for name, cases in CASES.items() for index in range(len(cases))]
+)
+def test_opcheck(name, case):
+    torch.manual_seed(0)
+    opcheck(getattr(ops, name).default, CASES[name][case]())
