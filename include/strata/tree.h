@@ -18,13 +18,18 @@ namespace strata {
 enum class Domain : uint8_t { kSet, kSequence, kGrid, kGraph };
 STRATA_API const char* domain_name(Domain domain);
 
+struct Span {  // [begin, end)
+  int64_t begin = 0, end = 0;
+  bool operator==(const Span&) const = default;
+};
+
 // A tree as the kernels read it. A child is a token t >= 0, or family f written as ~f.
 struct TreeView {
   int64_t tokens = 0;
   int64_t families = 0;                  // 0 only when there are no tokens; family 0 is the root
   const int32_t* child_begin = nullptr;  // (families + 1): where each family's children start
   const int32_t* children = nullptr;
-  const int32_t* kind = nullptr;  // (families): which position table a family uses, -1 for none; see Tree::kind
+  const int32_t* kind = nullptr;  // (families): which position table a family uses, negative for none; see Tree::kind
 
   // What attention on this tree costs, in score products: the sum over families of children^2.
   int64_t cost() const {
@@ -52,10 +57,12 @@ class STRATA_API Tree {
   int32_t width(int64_t family) const { return width_[family]; }  // of a grid, in children; 0 otherwise
 
   // Which position table a family uses, the same for every tree: sequences use table 0, grids of width w table w; sets
-  // and graphs have no positions (-1). position_tables() is one more than the highest table that this tree uses.
+  // (-1) and graphs (-2) have no positions. position_tables() is one more than the highest table that this tree uses.
   int32_t kind(int64_t family) const { return kind_[family]; }
   int64_t position_tables() const;
   int64_t largest_family() const;
+
+  std::vector<Span> spans() const;  // the tokens of each family
 
   TreeView view() const;
 
@@ -109,6 +116,27 @@ STRATA_API Status tree_from_parents(const std::vector<int64_t>& parent, Domain d
 // "[MAX 2 9 [MIN 4 7 ] 0 ]": every whitespace-separated word is a token. A word that begins with '[' opens a family and
 // is its first child; the word "]" closes the family and is its last child.
 STRATA_API Status tree_from_brackets(const std::string& text, Tree* tree);
+
+// The families are given by the tokens that they cover; the root covers all. Spans come in any order and must be
+// nested: of two, one contains the other or they share nothing. Tokens become children of the smallest span around
+// them. A span of fewer than two tokens, or one that repeats another, is left out: a family of one child is neutral.
+STRATA_API Status tree_from_spans(int64_t tokens, const std::vector<Span>& spans, Domain domain, Tree* tree);
+
+// Spans by their boundaries, as in ragged tensors: item n of a level holds the items levels[h][n] .. levels[h][n + 1] -
+// 1 of the level below, the lowest level holds tokens. Each level begins at 0, does not decrease, and ends at the
+// number of items of the level below. Items may be empty.
+STRATA_API Status tree_from_offsets(const std::vector<std::vector<int64_t>>& levels, Domain domain, Tree* tree);
+
+// Spans of characters (words, sentences, ..) over the tokens of a tokenizer. tokens[t] is the range of characters that
+// token t was made from. A token belongs to every span that contains its last character: some tokenizers put the space
+// before a word into the word's token. Special tokens have an empty range; those at both ends become siblings of the
+// rest.
+STRATA_API Status tree_from_character_spans(const std::vector<Span>& tokens, const std::vector<Span>& spans,
+                                            Domain domain, Tree* tree);
+
+// The same tree with another domain in every family. `width`: of grids, at most the children of the smallest family; 0
+// for the other domains.
+STRATA_API Status tree_with_domain(const Tree& tree, Domain domain, int64_t width, Tree* changed);
 
 // The same tree with families of at most max_children children. A larger family gets as many heights of inner families
 // of its own domain as needed, evenly filled. Grids that are too large are an error: splitting would separate rows.

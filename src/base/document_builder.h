@@ -11,10 +11,6 @@ struct CodePoint {
   int64_t size = 0;  // in bytes
 };
 
-struct Span {
-  int64_t begin = 0, end = 0;
-};
-
 // Rejects broken UTF-8 and texts too long for 32-bit trees. `name` begins the message: "text", "markdown", "json".
 Status check_utf8(const std::string& text, const char* name);
 

@@ -96,7 +96,7 @@ Status Tree::make(int64_t tokens, std::vector<int32_t> child_begin, std::vector<
     const bool grid = domains[f] == Domain::kGrid;
     made.domain_.push_back(static_cast<uint8_t>(domains[f]));
     made.width_.push_back(grid ? widths[f] : 0);
-    made.kind_.push_back(grid ? widths[f] : (domains[f] == Domain::kSequence ? 0 : -1));
+    made.kind_.push_back(grid ? widths[f] : domains[f] == Domain::kSequence ? 0 : domains[f] == Domain::kSet ? -1 : -2);
   }
   *tree = std::move(made);
   return {};
@@ -106,7 +106,19 @@ int64_t Tree::cost() const { return view().cost(); }
 
 TreeView Tree::view() const { return {tokens_, families(), child_begin_.data(), children_.data(), kind_.data()}; }
 
-int64_t Tree::position_tables() const { return kind_.empty() ? 0 : 1 + *std::max_element(kind_.begin(), kind_.end()); }
+int64_t Tree::position_tables() const {
+  int32_t highest = -1;
+  for (int32_t kind : kind_) highest = std::max(highest, kind);
+  return 1 + highest;
+}
+
+std::vector<Span> Tree::spans() const {
+  std::vector<Span> spans(families());
+  const auto of = [&](int32_t child) { return child >= 0 ? Span{child, child + 1} : spans[~child]; };
+  for (int64_t f = families() - 1; f >= 0; --f)
+    spans[f] = {of(children_[child_begin_[f]]).begin, of(children_[child_begin_[f + 1] - 1]).end};
+  return spans;
+}
 
 int64_t Tree::largest_family() const {
   int64_t largest = 0;

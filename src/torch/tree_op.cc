@@ -1,51 +1,15 @@
 // Trees for Python: builders that return the encoded tensor, and properties of a tree.
+#include "torch/tree_op.h"
+
 #include <cmath>
 
 #include "strata/document.h"
-#include "strata/tree.h"
 #include "torch/compat.h"
-#include "torch/hsa_op.h"
-#include "torch/op_common.h"
 
 namespace strata {
 namespace {
 
 using at::Tensor;
-
-Domain domain_of(c10::string_view name) {
-  for (Domain domain : {Domain::kSet, Domain::kSequence, Domain::kGraph}) {
-    if (name == domain_name(domain)) return domain;
-  }
-  TORCH_CHECK_VALUE(false, "domain: expected set, sequence or graph, got \"", name, "\"");
-}
-
-template <class Build>
-Tensor built(const Build& build) {
-  Tree tree;
-  throw_if_failed(build(&tree));
-  return encode_tree(tree);
-}
-
-// The tree of an encoded tensor, fully checked, because Python code may have changed it.
-Tree decoded(const Tensor& encoded) {
-  TORCH_CHECK_VALUE(encoded.scalar_type() == at::kInt && encoded.dim() == 1 && encoded.numel() >= 3 && encoded.is_cpu(),
-                    "tree: expected an int32 tensor made by strata.Tree");
-  const Tensor dense = encoded.contiguous();
-  const int32_t* data = dense.data_ptr<int32_t>();
-  const int64_t families = data[1], children = dense.numel() - 3 - 2 * families;
-  TORCH_CHECK_VALUE(families >= 0 && children >= 0, "tree: its sizes are inconsistent; create it with strata.Tree");
-  const int32_t *begin = data + 2, *child = begin + families + 1, *kind = child + children;
-  std::vector<Domain> domains;
-  std::vector<int32_t> widths;
-  for (int64_t f = 0; f < families; ++f) {
-    domains.push_back(kind[f] < 0 ? Domain::kSet : (kind[f] == 0 ? Domain::kSequence : Domain::kGrid));
-    widths.push_back(std::max(0, kind[f]));
-  }
-  Tree tree;
-  throw_if_failed(
-      Tree::make(data[0], {begin, begin + families + 1}, {child, child + children}, domains, widths, &tree));
-  return tree;
-}
 
 Tensor tree_windows(int64_t tokens, at::IntArrayRef windows, int64_t shift, c10::string_view domain) {
   return built([&](Tree* tree) { return window_tree(tokens, windows.vec(), shift, domain_of(domain), tree); });
@@ -68,15 +32,42 @@ Tensor tree_parents(at::IntArrayRef parents, c10::string_view domain) {
 Tensor tree_brackets(c10::string_view text) {
   return built([&](Tree* tree) { return tree_from_brackets(std::string(text), tree); });
 }
-// The tree and, per token, (begin, end, image, row, column): bytes of the source, and the place of an image patch.
+Tensor tree_of_spans(int64_t tokens, const Tensor& spans, c10::string_view domain) {
+  return built([&](Tree* tree) { return tree_from_spans(tokens, spans_of("spans", spans), domain_of(domain), tree); });
+}
+Tensor tree_of_offsets(at::TensorList levels, c10::string_view domain) {
+  std::vector<std::vector<int64_t>> boundaries;
+  for (const Tensor& level : levels) {
+    TORCH_CHECK_VALUE(level.scalar_type() == at::kLong && level.dim() == 1 && level.is_cpu(), "offsets[",
+                      boundaries.size(), "]: expected an int64 tensor of one dimension on the CPU, got ",
+                      level.scalar_type(), " of shape ", level.sizes());
+    const Tensor dense = level.contiguous();
+    boundaries.emplace_back(dense.data_ptr<int64_t>(), dense.data_ptr<int64_t>() + dense.numel());
+  }
+  return built([&](Tree* tree) { return tree_from_offsets(boundaries, domain_of(domain), tree); });
+}
+Tensor tree_of_character_spans(const Tensor& offsets, const Tensor& spans, c10::string_view domain) {
+  return built([&](Tree* tree) {
+    return tree_from_character_spans(spans_of("offsets", offsets), spans_of("spans", spans), domain_of(domain), tree);
+  });
+}
+Tensor tree_in_domain(const Tensor& encoded, c10::string_view domain, int64_t width) {
+  const Domain other = domain == domain_name(Domain::kGrid) ? Domain::kGrid : domain_of(domain);
+  return built([&](Tree* tree) { return tree_with_domain(decoded(encoded), other, width, tree); });
+}
+Tensor tree_spans(const Tensor& encoded) {
+  const std::vector<Span> spans = decoded(encoded).spans();
+  const Tensor pairs = at::empty({static_cast<int64_t>(spans.size()), 2}, at::kLong);
+  int64_t* to = pairs.data_ptr<int64_t>();
+  for (const Span& span : spans) *to++ = span.begin, *to++ = span.end;
+  return pairs;
+}
+
 template <class Read>
 std::tuple<Tensor, Tensor> document(const Read& read) {
   Document made;
   throw_if_failed(read(&made));
-  std::vector<int64_t> leaves;
-  for (const Document::Leaf& leaf : made.leaves)
-    leaves.insert(leaves.end(), {leaf.begin, leaf.end, leaf.image, leaf.row, leaf.column});
-  return {encode_tree(made.tree), torch::tensor(leaves, at::kLong).view({-1, 5})};
+  return {encode_tree(made.tree), document_leaves(made)};
 }
 std::tuple<Tensor, Tensor> tree_from_text(c10::string_view text, bool characters) {
   const TextLeaf leaf = characters ? TextLeaf::kCharacter : TextLeaf::kWord;
@@ -103,9 +94,14 @@ TORCH_LIBRARY_FRAGMENT(strata, m) {
   m.def("tree_quadtree_order(int height, int width) -> Tensor", tree_quadtree_order);
   m.def("tree_parents(int[] parents, str domain) -> Tensor", tree_parents);
   m.def("tree_brackets(str text) -> Tensor", tree_brackets);
+  m.def("tree_from_spans(int tokens, Tensor spans, str domain) -> Tensor", tree_of_spans);
+  m.def("tree_from_offsets(Tensor[] levels, str domain) -> Tensor", tree_of_offsets);
+  m.def("tree_from_character_spans(Tensor offsets, Tensor spans, str domain) -> Tensor", tree_of_character_spans);
+  m.def("tree_with_domain(Tensor encoded, str domain, int width) -> Tensor", tree_in_domain);
   m.def("tree_from_text(str text, bool characters) -> (Tensor, Tensor)", tree_from_text);
   m.def("tree_from_markdown(str text, int patch_rows, int patch_columns) -> (Tensor, Tensor)", tree_from_markdown);
   m.def("tree_from_json(str text, int patch_rows, int patch_columns) -> (Tensor, Tensor)", tree_from_json);
+  m.def("tree_spans(Tensor encoded) -> Tensor", tree_spans);
   m.def("tree_text(Tensor encoded) -> str", tree_text);
   m.def("tree_cost(Tensor encoded) -> int", tree_cost);
   m.def("sinusoidal_positions(int tables, int places) -> Tensor", sinusoidal_positions);

@@ -1,0 +1,76 @@
+// Many trees at once, built in parallel. An error names the place in the batch.
+#include <ATen/Parallel.h>
+
+#include "strata/document.h"
+#include "torch/compat.h"
+#include "torch/tree_op.h"
+
+namespace strata {
+namespace {
+
+using at::Tensor;
+
+// make(n, &made) for n in 0 .. count - 1; the first that fails is thrown as "name[n]: ..".
+template <class Made, class Make>
+std::vector<Made> made_in_parallel(const char* name, int64_t count, const Make& make) {
+  std::vector<Made> made(count);
+  std::vector<Status> status(count);
+  at::parallel_for(0, count, /*grain_size=*/1, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) status[n] = make(n, &made[n]);
+  });
+  for (int64_t n = 0; n < count; ++n) {
+    if (status[n].ok()) continue;
+    throw_if_failed({status[n].code(), std::string(name) + "[" + std::to_string(n) + "]: " + status[n].message()});
+  }
+  return made;
+}
+
+std::vector<Tensor> encoded_trees(const std::vector<Tree>& trees) {
+  std::vector<Tensor> encoded;
+  for (const Tree& tree : trees) encoded.push_back(encode_tree(tree));
+  return encoded;
+}
+
+std::vector<Tensor> tree_batch_windows(at::IntArrayRef lengths, at::IntArrayRef windows, int64_t shift,
+                                       c10::string_view domain) {
+  const Domain of = domain_of(domain);
+  const std::vector<int64_t> sizes = windows.vec();
+  return encoded_trees(
+      made_in_parallel<Tree>("lengths", static_cast<int64_t>(lengths.size()),
+                             [&](int64_t n, Tree* tree) { return window_tree(lengths[n], sizes, shift, of, tree); }));
+}
+
+std::vector<Tensor> tree_batch_spans(at::IntArrayRef lengths, at::TensorList spans, c10::string_view domain) {
+  TORCH_CHECK_VALUE(lengths.size() == spans.size(), "spans: expected one list per length (", lengths.size(), "), got ",
+                    spans.size());
+  const Domain of = domain_of(domain);
+  std::vector<std::vector<Span>> read;
+  for (const Tensor& pairs : spans) read.push_back(spans_of("spans", pairs));
+  return encoded_trees(
+      made_in_parallel<Tree>("spans", static_cast<int64_t>(lengths.size()),
+                             [&](int64_t n, Tree* tree) { return tree_from_spans(lengths[n], read[n], of, tree); }));
+}
+
+std::tuple<std::vector<Tensor>, std::vector<Tensor>> tree_batch_text(const c10::List<std::string>& texts,
+                                                                     bool characters) {
+  const std::vector<std::string> source = texts.vec();
+  const TextLeaf leaf = characters ? TextLeaf::kCharacter : TextLeaf::kWord;
+  const auto documents = made_in_parallel<Document>(
+      "texts", static_cast<int64_t>(source.size()),
+      [&](int64_t n, Document* document) { return document_from_text(source[n], leaf, document); });
+  std::vector<Tensor> trees, leaves;
+  for (const Document& document : documents) {
+    trees.push_back(encode_tree(document.tree));
+    leaves.push_back(document_leaves(document));
+  }
+  return {trees, leaves};
+}
+
+TORCH_LIBRARY_FRAGMENT(strata, m) {
+  m.def("tree_batch_windows(int[] lengths, int[] windows, int shift, str domain) -> Tensor[]", tree_batch_windows);
+  m.def("tree_batch_spans(int[] lengths, Tensor[] spans, str domain) -> Tensor[]", tree_batch_spans);
+  m.def("tree_batch_text(str[] texts, bool characters) -> (Tensor[], Tensor[])", tree_batch_text);
+}
+
+}  // namespace
+}  // namespace strata
