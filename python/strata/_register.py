@@ -78,6 +78,19 @@ def _fake_document(*arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
     return _fake_tree(), torch.empty(_open_size(), 5, dtype=torch.int64)
 
 
+def _fake_spans(encoded: Tensor) -> Tensor:
+    return torch.empty(_open_size(), 2, dtype=torch.int64)
+
+
+def _fake_trees(batch: Sequence[Any], *arguments: Any) -> list[Tensor]:
+    return [_fake_tree() for _ in batch]
+
+
+def _fake_documents(texts: Sequence[str], characters: bool) -> tuple[list[Tensor], list[Tensor]]:
+    made = [_fake_document() for _ in texts]
+    return [tree for tree, _ in made], [leaves for _, leaves in made]
+
+
 def _fake_order(height: int, width: int) -> Tensor:
     return torch.empty(height * width, dtype=torch.int64)
 
@@ -110,6 +123,14 @@ _TREE_SHAPES: dict[str, Rule] = {
     "tree_from_text": _fake_document,
     "tree_from_markdown": _fake_document,
     "tree_from_json": _fake_document,
+    "tree_from_spans": _fake_tree,
+    "tree_from_offsets": _fake_tree,
+    "tree_from_character_spans": _fake_tree,
+    "tree_with_domain": _fake_tree,
+    "tree_spans": _fake_spans,
+    "tree_batch_windows": _fake_trees,
+    "tree_batch_spans": _fake_trees,
+    "tree_batch_text": _fake_documents,
     "tree_text": _fake_text,
     "tree_cost": _fake_cost,
     "trees_windows": _fake_tree,

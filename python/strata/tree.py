@@ -38,7 +38,7 @@ class Tree:
         return int(self.encoded[1])
 
     def __repr__(self) -> str:
-        return torch.ops.strata.tree_text(self.encoded).rstrip()
+        return bytes(torch.ops.strata.tree_text(self.encoded).tolist()).decode().rstrip()
 
     @classmethod
     def balanced(cls, tokens: int, branching: int, domain: str = "sequence") -> Tree:

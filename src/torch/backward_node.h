@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,28 @@
 namespace strata {
 
 using torch::autograd::variable_list;
+
+// PyTorch counts the references of nodes by std::shared_ptr, and newer versions by c10::intrusive_ptr.
+using NodePointer = decltype(torch::autograd::Edge::function);
+template <class Pointer>
+constexpr bool kIsShared = std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>;
+
+template <class Made, class Pointer = NodePointer, class... Arguments>
+Pointer make_node(Arguments&&... arguments) {
+  if constexpr (kIsShared<Pointer>) {
+    return Pointer(new Made(std::forward<Arguments>(arguments)...), [](auto* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<Made>(std::forward<Arguments>(arguments)...);
+  }
+}
+template <class Made, class Pointer = NodePointer>
+Pointer pointer_to(Made* node) {
+  if constexpr (kIsShared<Pointer>) {
+    return node->shared_from_this();
+  } else {
+    return Pointer::unsafe_reclaim_from_nonowning(node);
+  }
+}
 
 // Gradients of an operator's inputs, one per input, undefined where there is none. `saved`: the inputs and then, if
 // they were saved too, the outputs. `gradients`: of the outputs, undefined where nothing depends on one.
@@ -32,7 +55,7 @@ class BackwardNode : public torch::autograd::Node {
     const std::lock_guard<std::mutex> lock(mutex_);
     variable_list saved;
     saved.reserve(saved_.size());
-    for (const torch::autograd::SavedVariable& variable : saved_) saved.push_back(variable.unpack(shared_from_this()));
+    for (const torch::autograd::SavedVariable& variable : saved_) saved.push_back(variable.unpack(pointer_to(this)));
     return backward_(saved, gradients);
   }
 
@@ -71,10 +94,10 @@ inline void attach_backward(const char* name, const variable_list& inputs, varia
                             Backward backward) {
   refuse_forward_mode(name, inputs);
   if (!needs_gradient(inputs)) return;
-  const std::shared_ptr<BackwardNode> node(new BackwardNode(std::string(name) + " backward", std::move(backward)),
-                                           torch::autograd::deleteNode);
+  const NodePointer pointer = make_node<BackwardNode>(std::string(name) + " backward", std::move(backward));
+  auto* node = static_cast<BackwardNode*>(pointer.get());
   node->set_next_edges(torch::autograd::collect_next_edges(inputs));
-  for (at::Tensor& output : outputs) torch::autograd::set_history(output, node);
+  for (at::Tensor& output : outputs) torch::autograd::set_history(output, pointer);
   for (const at::Tensor& input : inputs) node->save(input, /*is_output=*/false);
   if (!save_outputs) return;
   for (const at::Tensor& output : outputs) node->save(output, /*is_output=*/true);

@@ -250,6 +250,14 @@ Tensor encode_tree(const Tree& tree) {
   return torch::tensor(flat, at::kInt);
 }
 
+int64_t trees_cost(const Tensor& encoded) {
+  std::vector<TreeView> views;
+  decode_trees(encoded, 0, &views);
+  int64_t cost = 0;
+  for (const TreeView& view : views) cost += view.cost();
+  return cost;
+}
+
 std::tuple<Tensor, Tensor> hsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, TensorList trees,
                                          const HsaOptions& o) {
   static const auto op = find_op<decltype(hsa_attention_kernel)>("strata::hsa_attention");

@@ -15,6 +15,9 @@ namespace strata {
 // copy. Create it once and reuse it. The trees of a batch may follow each other in one tensor.
 STRATA_API at::Tensor encode_tree(const Tree& tree);
 
+// Score products (sum over families of children^2) of all trees in a tensor.
+int64_t trees_cost(const at::Tensor& encoded);
+
 struct HsaOptions {
   c10::optional<at::Tensor> weights = c10::nullopt;    // (B, T): leaf weights >= 0, 0 is padding
   c10::optional<at::Tensor> key_bias = c10::nullopt;   // (B, H, T): added to the scores of a key, averaged like k

@@ -40,6 +40,17 @@ std::vector<Tensor> tree_batch_windows(at::IntArrayRef lengths, at::IntArrayRef 
                              [&](int64_t n, Tree* tree) { return window_tree(lengths[n], sizes, shift, of, tree); }));
 }
 
+// The trees of a batch in one tensor: a compiled graph can make them for any batch and lengths.
+Tensor trees_windows(const Tensor& lengths, at::IntArrayRef windows, int64_t shift, c10::string_view domain) {
+  TORCH_CHECK_VALUE(lengths.dim() == 1 && at::isIntegralType(lengths.scalar_type(), /*includeBool=*/false),
+                    "lengths: expected integers of shape (batch), got ", lengths.scalar_type(), " of shape ",
+                    lengths.sizes());
+  const Tensor counts = lengths.to(at::kCPU, at::kLong).contiguous();
+  const std::vector<Tensor> trees = tree_batch_windows(
+      at::IntArrayRef(counts.data_ptr<int64_t>(), static_cast<size_t>(counts.numel())), windows, shift, domain);
+  return trees.empty() ? at::empty({0}, at::kInt) : at::cat(trees);
+}
+
 std::vector<Tensor> tree_batch_spans(at::IntArrayRef lengths, at::TensorList spans, c10::string_view domain) {
   TORCH_CHECK_VALUE(lengths.size() == spans.size(), "spans: expected one list per length (", lengths.size(), "), got ",
                     spans.size());
@@ -67,9 +78,11 @@ std::tuple<std::vector<Tensor>, std::vector<Tensor>> tree_batch_text(const c10::
 }
 
 TORCH_LIBRARY_FRAGMENT(strata, m) {
-  m.def("tree_batch_windows(int[] lengths, int[] windows, int shift, str domain) -> Tensor[]", tree_batch_windows);
-  m.def("tree_batch_spans(int[] lengths, Tensor[] spans, str domain) -> Tensor[]", tree_batch_spans);
-  m.def("tree_batch_text(str[] texts, bool characters) -> (Tensor[], Tensor[])", tree_batch_text);
+  m.def("trees_windows(Tensor lengths, int[] windows, int shift, str domain) -> Tensor", opaque(trees_windows));
+  m.def("tree_batch_windows(int[] lengths, int[] windows, int shift, str domain) -> Tensor[]",
+        opaque(tree_batch_windows));
+  m.def("tree_batch_spans(int[] lengths, Tensor[] spans, str domain) -> Tensor[]", opaque(tree_batch_spans));
+  m.def("tree_batch_text(str[] texts, bool characters) -> (Tensor[], Tensor[])", opaque(tree_batch_text));
 }
 
 }  // namespace

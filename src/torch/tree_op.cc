@@ -83,28 +83,37 @@ std::tuple<Tensor, Tensor> tree_from_json(c10::string_view text, int64_t rows, i
     return document_from_json(std::string(text), static_cast<int>(rows), static_cast<int>(columns), made);
   });
 }
-std::string tree_text(const Tensor& encoded) { return decoded(encoded).to_string(); }
-int64_t tree_cost(const Tensor& encoded) { return decoded(encoded).cost(); }
+// As UTF-8, and as a number in a tensor: graphs hold operators that return tensors.
+Tensor tree_text(const Tensor& encoded) {
+  const std::string text = decoded(encoded).to_string();
+  const Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  std::copy(text.begin(), text.end(), bytes.data_ptr<uint8_t>());
+  return bytes;
+}
+// Of all trees in the tensor.
+Tensor tree_cost(const Tensor& encoded) { return torch::tensor(trees_cost(encoded), at::kLong); }
 
 TORCH_LIBRARY_FRAGMENT(strata, m) {
-  m.def("tree_windows(int tokens, int[] windows, int shift, str domain) -> Tensor", tree_windows);
-  m.def("tree_star(int tokens, str domain) -> Tensor", tree_star);
-  m.def("tree_with_ends(Tensor encoded, int before, int behind) -> Tensor", tree_with_ends_of);
-  m.def("tree_quadtree(int height, int width) -> Tensor", tree_quadtree);
-  m.def("tree_quadtree_order(int height, int width) -> Tensor", tree_quadtree_order);
-  m.def("tree_parents(int[] parents, str domain) -> Tensor", tree_parents);
-  m.def("tree_brackets(str text) -> Tensor", tree_brackets);
-  m.def("tree_from_spans(int tokens, Tensor spans, str domain) -> Tensor", tree_of_spans);
-  m.def("tree_from_offsets(Tensor[] levels, str domain) -> Tensor", tree_of_offsets);
-  m.def("tree_from_character_spans(Tensor offsets, Tensor spans, str domain) -> Tensor", tree_of_character_spans);
-  m.def("tree_with_domain(Tensor encoded, str domain, int width) -> Tensor", tree_in_domain);
-  m.def("tree_from_text(str text, bool characters) -> (Tensor, Tensor)", tree_from_text);
-  m.def("tree_from_markdown(str text, int patch_rows, int patch_columns) -> (Tensor, Tensor)", tree_from_markdown);
-  m.def("tree_from_json(str text, int patch_rows, int patch_columns) -> (Tensor, Tensor)", tree_from_json);
-  m.def("tree_spans(Tensor encoded) -> Tensor", tree_spans);
-  m.def("tree_text(Tensor encoded) -> str", tree_text);
-  m.def("tree_cost(Tensor encoded) -> int", tree_cost);
-  m.def("sinusoidal_positions(int tables, int places) -> Tensor", sinusoidal_positions);
+  m.def("tree_windows(int tokens, int[] windows, int shift, str domain) -> Tensor", opaque(tree_windows));
+  m.def("tree_star(int tokens, str domain) -> Tensor", opaque(tree_star));
+  m.def("tree_with_ends(Tensor encoded, int before, int behind) -> Tensor", opaque(tree_with_ends_of));
+  m.def("tree_quadtree(int height, int width) -> Tensor", opaque(tree_quadtree));
+  m.def("tree_quadtree_order(int height, int width) -> Tensor", opaque(tree_quadtree_order));
+  m.def("tree_parents(int[] parents, str domain) -> Tensor", opaque(tree_parents));
+  m.def("tree_brackets(str text) -> Tensor", opaque(tree_brackets));
+  m.def("tree_from_spans(int tokens, Tensor spans, str domain) -> Tensor", opaque(tree_of_spans));
+  m.def("tree_from_offsets(Tensor[] levels, str domain) -> Tensor", opaque(tree_of_offsets));
+  m.def("tree_from_character_spans(Tensor offsets, Tensor spans, str domain) -> Tensor",
+        opaque(tree_of_character_spans));
+  m.def("tree_with_domain(Tensor encoded, str domain, int width) -> Tensor", opaque(tree_in_domain));
+  m.def("tree_from_text(str text, bool characters) -> (Tensor, Tensor)", opaque(tree_from_text));
+  m.def("tree_from_markdown(str text, int patch_rows, int patch_columns) -> (Tensor, Tensor)",
+        opaque(tree_from_markdown));
+  m.def("tree_from_json(str text, int patch_rows, int patch_columns) -> (Tensor, Tensor)", opaque(tree_from_json));
+  m.def("tree_spans(Tensor encoded) -> Tensor", opaque(tree_spans));
+  m.def("tree_text(Tensor encoded) -> Tensor", opaque(tree_text));
+  m.def("tree_cost(Tensor encoded) -> Tensor", opaque(tree_cost));
+  m.def("sinusoidal_positions(int tables, int places) -> Tensor", opaque(sinusoidal_positions));
 }
 
 // cos(angle * distance) over a range of wavelengths, averaged: the inner product of sinusoidal vectors.

@@ -22,6 +22,12 @@ inline Domain domain_of(c10::string_view name) {
   TORCH_CHECK_VALUE(false, "domain: expected set, sequence or graph, got \"", name, "\"");
 }
 
+// An operator that graphs hold as it is: one kernel for all devices, and shapes by python/strata/_register.py.
+template <class Function>
+auto opaque(Function* function) {
+  return torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, function);
+}
+
 // The tree that build(&tree) makes, encoded.
 template <class Build>
 at::Tensor built(const Build& build) {

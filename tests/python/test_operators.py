@@ -111,6 +111,16 @@ CASES = {
     "tree_from_text": [lambda: ("One two. Three.", False)],
     "tree_from_markdown": [lambda: ("# A\n\nwords here\n", 2, 2)],
     "tree_from_json": [lambda: ('{"a": [1, 2]}', 2, 2)],
+    "tree_from_spans": [lambda: (6, torch.tensor([[0, 2], [2, 6]]), "sequence")],
+    "tree_from_offsets": [lambda: ([torch.tensor([0, 2, 6])], "sequence")],
+    "tree_from_character_spans": [
+        lambda: (torch.tensor([[0, 3], [4, 7], [7, 8]]), torch.tensor([[0, 3], [4, 8]]), "sequence")
+    ],
+    "tree_with_domain": [lambda: (TREE, "set", 0)],
+    "tree_spans": [lambda: (TREE,)],
+    "tree_batch_windows": [lambda: ([5, 7], [4], 0, "sequence")],
+    "tree_batch_spans": [lambda: ([6, 3], [torch.tensor([[0, 2]]), torch.tensor([[1, 3]])], "set")],
+    "tree_batch_text": [lambda: (["One two.", "Three."], False)],
     "tree_text": [lambda: (TREE,)],
     "tree_cost": [lambda: (TREE,)],
     "trees_windows": [lambda: (torch.tensor([5, 0, 7]), [4], 0, "sequence")],
