@@ -36,7 +36,7 @@ _TYPES = {
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 
 
-def save_safetensors(path: FilePath, tensors: Mapping[str, torch.Tensor], metadata: Mapping | None = None) -> None:
+def save_safetensors(path: FilePath, tensors: Mapping[str, torch.Tensor], metadata: Mapping[Any, Any] | None = None) -> None:
     """Writes named tensors, to a temporary file first, so that an interrupted write leaves the old file unchanged."""
     for name, tensor in tensors.items():
         if tensor.dtype not in _NAMES:
