@@ -243,7 +243,8 @@ _kept: list[Any] = []  # registrations end with the object that made them
 
 def _register_shapes() -> None:
     if not hasattr(torch.library, "register_fake"):  # before PyTorch 2.4: meta tensors alone
-        _kept.append(torch.library.Library("strata", "IMPL", "Meta"))
+        library: Any = torch.library
+        _kept.append(library.Library("strata", "IMPL", "Meta"))
         for name, rule in _ATTENTION_SHAPES.items():
             _kept[-1].impl(name, rule)
         return

@@ -132,8 +132,8 @@ def _state_behind(module: HktAttention, x: Tensor, lengths: Tensor) -> dict[str,
         last = (counts - 1).clamp_min(0).view(-1, 1, 1, 1).expand(-1, q.shape[1], 1, q.shape[3])
         state[f"level_{level}.keys"] = k.contiguous()
         state[f"level_{level}.queries"] = q.gather(2, last)
-        state[f"level_{level}.recent"] = _newest_rows(rows, counts, module.taps)
+        state[f"level_{level}.recent"] = _newest_rows(rows, counts, module.taps).to(module.level_logits.dtype)
     if module.input_filter:
-        state["recent_inputs"] = _newest_rows(x, lengths, module.taps)
+        state["recent_inputs"] = _newest_rows(x, lengths, module.taps).to(module.level_logits.dtype)
     state["values"] = module.split_heads(module.value(states[0]), module.key_heads).contiguous()
     return state

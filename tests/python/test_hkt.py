@@ -160,16 +160,18 @@ def test_decoding_in_bfloat16(options, kind):
     assert cache.lengths.tolist() == [19, 16]
 
 
-def test_a_cache_may_be_used_with_and_without_autocast():
-    module = make(dtype=torch.float32)
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_a_cache_may_be_used_with_and_without_autocast(options):
+    module = make(dtype=torch.float32, **options)
     x = torch.randn(1, 20, 16)
     want = module(x).detach()
     for first in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=first):
-            _, cache = module.prefill(x[:, :9])
-        with torch.autocast("cpu", torch.bfloat16, enabled=not first):
-            got = module.step(x[:, 9], cache)
-        assert (got.float() - want[:, 9]).abs().max() < 0.05 * want.abs().max()
+            _, cache = module.prefill(x[:, :8])
+        for t in range(8, 13):  # levels 1, 2 and 3 get new states
+            with torch.autocast("cpu", torch.bfloat16, enabled=not first):
+                got = module.step(x[:, t], cache)
+            assert (got.float() - want[:, t]).abs().max() < 0.05 * want.abs().max()
 
 
 @pytest.mark.parametrize("form", [list, tuple, numpy.array, torch.tensor, lambda n: torch.tensor(n, dtype=torch.int32)])
