@@ -43,14 +43,15 @@ def described(value: object) -> str:
 
 def integer(name: str, value: Any) -> int:
     """One whole number: an int, a numpy integer, or a tensor of one."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
     try:
         if isinstance(value, (bool, str, bytes)):
             raise TypeError
-        return operator.index(value)
+        number = value if isinstance(value, int) else operator.index(value)
     except (TypeError, RuntimeError):
         raise ValueError(f"{name}: expected a whole number, got {described(value)}") from None
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{name}: expected a number of at most 64 bits, got {described(value)}")
+    return number
 
 
 def string(name: str, value: Any) -> str:
@@ -96,14 +97,7 @@ def integers(name: str, values: Integers) -> list[int]:
 
 def integer_tensor(name: str, values: Integers) -> Tensor:
     """(n) int64 on the CPU."""
-    return _int64(name, integers(name, values))
-
-
-def _int64(name: str, values: list[Any]) -> Tensor:
-    try:
-        return torch.tensor(values, dtype=torch.int64)
-    except (OverflowError, RuntimeError):
-        raise ValueError(f"{name}: expected numbers of at most 64 bits, got larger ones") from None
+    return torch.tensor(integers(name, values), dtype=torch.int64)
 
 
 def pairs(name: str, values: Pairs, ends: tuple[str, str]) -> Tensor:
@@ -114,11 +108,11 @@ def pairs(name: str, values: Pairs, ends: tuple[str, str]) -> Tensor:
         shape = tuple(array.shape)
         if len(shape) != 2 or shape[1] != 2 or not (_holds_integers(array) or shape[0] == 0):
             raise ValueError(f"{name}: expected whole numbers of shape (n, 2), got {described(array)}")
-        return _int64(name, array.tolist()).reshape(-1, 2)
+        return torch.tensor(array.tolist(), dtype=torch.int64).reshape(-1, 2)
     if not _is_iterable(array):
         raise ValueError(f"{name}: expected a list of {wanted}, got {described(values)}")
     rows = [_pair(f"{name}[{n}]", value, ends, wanted) for n, value in enumerate(array)]
-    return _int64(name, rows).reshape(-1, 2)
+    return torch.tensor(rows, dtype=torch.int64).reshape(-1, 2)
 
 
 def _pair(name: str, value: Any, ends: tuple[str, str], wanted: str) -> tuple[int, int]:
