@@ -3,7 +3,6 @@ depends on values in Python while a graph is compiled, so that torch.compile(ful
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -81,35 +80,3 @@ def real_keys(mask: Tensor, query: Tensor, key: Tensor, causal: bool, message: s
         padding = ~real[:, tokens - rows :, None]  # what such rows see does not matter
         require(((seen == want) | padding).all(), message)
     return real.expand(batch, tokens)
-
-
-def check_trees(name: str, trees: Sequence[Tensor], lengths: Tensor) -> None:
-    """Each encoded tree must have as many tokens as its sequence."""
-    for n, tree in enumerate(trees):
-        if not isinstance(tree, torch.Tensor):
-            raise ValueError(f"{name}: expected a Tree for sequence {n}, got {tree!r}")
-    if len(trees) != lengths.shape[0]:
-        raise ValueError(f"{name}: expected one per sequence of the batch, {lengths.shape[0]}, got {len(trees)}")
-    tokens = torch.stack([tree[0] for tree in trees])
-    right = tokens == lengths.to(tokens.device)
-    if torch.compiler.is_compiling():
-        require(right.all(), f"{name}: expected trees of as many tokens as their sequences have, without padding")
-    elif not bool(right.all()):
-        n = int((~right).nonzero()[0, 0])
-        raise ValueError(
-            f"{name}: expected a Tree of {int(lengths[n])} tokens for sequence {n}, got one of {int(tokens[n])}"
-        )
-
-
-def split_trees(forest: Tensor) -> list[Tensor]:
-    """The trees that follow each other in one tensor. It reads values, so it cannot be part of a graph."""
-    trees, begin = [], 0
-    while begin < forest.numel():
-        rest = forest[begin:]
-        families = int(rest[1]) if rest.numel() > 2 else rest.numel()
-        end = 3 + 2 * families + int(rest[2 + families]) if 0 <= families < rest.numel() - 2 else rest.numel() + 1
-        if not 3 <= end <= rest.numel():
-            raise ValueError("trees: the sizes in this tensor are inconsistent; create it with strata.Tree")
-        trees.append(rest[:end])
-        begin += end
-    return trees

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strata._real_tokens import Arrangement, all_real, arrange, check_trees, real_keys, split_trees
+from strata._real_tokens import Arrangement, all_real, arrange, real_keys
+from strata._trees_of_batch import built_trees, check_trees, split_trees
 from strata.ops import hkt_attention, hkt_decode
 from strata.tree import Tree, Trees, _encoded, hsa_attention
 
@@ -88,7 +89,9 @@ def _refuse(name: str, dropout: float, options: dict[str, Any]) -> None:
         )
     for option, meaning in (("softcap", "capped scores"), ("s_aux", "attention sinks"), ("cache", "a paged cache")):
         if options.get(option) is not None:
-            raise ValueError(f'{option}: "{name}" expected None, because it has no {meaning}; use another implementation')
+            raise ValueError(
+                f'{option}: "{name}" expected None, because it has no {meaning}; use another implementation'
+            )
 
 
 # ------------------------------------------------------------------------------------------------- flat
@@ -226,7 +229,7 @@ def _attend_hsa(
 def _trees_of(given: Trees | Tensor | None, arranged: Arrangement) -> list[Tensor]:
     """The trees of a batch: balanced, or those that were given, one per sequence or all in one tensor."""
     if given is None:
-        return [torch.ops.strata.trees_windows(arranged.lengths, [BRANCHING], 0, "sequence")]
+        return built_trees(arranged.lengths, [BRANCHING])
     if isinstance(given, torch.Tensor):
         if not torch.compiler.is_compiling():
             check_trees("strata_trees", split_trees(given), arranged.lengths)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strata._real_tokens import Arrangement, all_real, arrange, check_trees, real_keys, require
+from strata._real_tokens import Arrangement, all_real, arrange, real_keys, require
+from strata._trees_of_batch import built_trees, check_trees, register_operator
 from strata.tree import Tree, _encoded, hsa_attention, hsa_stream_attention
 
 NAME = "strata_inject"  # of the attention function below, for transformers
@@ -103,7 +103,7 @@ class Injection:
         from transformers import AttentionInterface
 
         AttentionInterface.register(NAME, _attend)
-        _register_operator()
+        register_operator()
         self._base, self._configs = base, [(modules[layer], modules[layer].config) for layer in layers]
         self._hook = base.register_forward_pre_hook(_check_call, with_kwargs=True)
         base.strata_injection = self
@@ -152,12 +152,9 @@ class Injection:
             trees = _encoded(self._tree)
         elif callable(self._tree):
             trees = self._called(lengths)
-        elif self._ends() == (0, 0):
-            return [torch.ops.strata.trees_windows(lengths, self._windows(), 0, "sequence")]
-        elif torch.compiler.is_compiling():
-            return [torch.ops.strata.trees_windows_with_ends(lengths, self._windows(), *self._ends())]
         else:
-            return [_trees_windows_with_ends(lengths, self._windows(), *self._ends())]
+            windows = [self.branching, WIDEST] if self._tree == "windows" else [self.branching]
+            return built_trees(lengths, windows, *self._ends())
         check_trees("tree", trees, lengths)
         return trees
 
@@ -172,40 +169,11 @@ class Injection:
             self._kept[length] = _encoded([self._tree(length)])[0]  # type: ignore[operator]
         return [self._kept[length] for length in wanted]
 
-    def _windows(self) -> list[int]:
-        return [self.branching, WIDEST] if self._tree == "windows" else [self.branching]
-
     def _ends(self) -> tuple[int, int]:
         """How many tokens at the beginning and at the end are exact."""
         count = len(self.exact) + 1
         before = next(n for n in range(count) if n not in self.exact)
         return before, next(n for n in range(count) if -1 - n not in self.exact)
-
-
-@functools.lru_cache(maxsize=4096)
-def _tree_with_ends(length: int, windows: tuple[int, ...], before: int, behind: int) -> Tree:
-    """Windows over the tokens between the ends; over all tokens if there are none between them."""
-    if before + behind == 0 or before + behind >= length:
-        return Tree.windows(length, windows)
-    return Tree.windows(length - before - behind, windows).with_ends(before, behind)
-
-
-def _trees_windows_with_ends(lengths: Tensor, windows: Sequence[int], before: int, behind: int) -> Tensor:
-    """The trees of a batch in one tensor."""
-    trees = [_tree_with_ends(length, tuple(windows), before, behind).encoded for length in lengths.tolist()]
-    return torch.cat(trees) if trees else torch.empty(0, dtype=torch.int32)
-
-
-@functools.lru_cache(maxsize=1)
-def _register_operator() -> None:
-    """Makes _trees_windows_with_ends an operator, for compiled graphs: its lengths are known when it runs."""
-    if not hasattr(torch.library, "custom_op"):
-        return  # before PyTorch 2.4
-    name, schema = "strata::trees_windows_with_ends", "(Tensor lengths, int[] windows, int before, int behind) -> Tensor"
-    made = torch.library.custom_op(name, _trees_windows_with_ends, mutates_args=(), schema=schema)
-    made.register_fake(
-        lambda *_: torch.empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int32, device="cpu")
-    )
 
 
 def _numbers(name: str, values: Iterable[int]) -> list[int]:

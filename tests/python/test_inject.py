@@ -46,8 +46,11 @@ def same(got, want):
     return all(torch.equal(a, b) for a, b in zip(got, want))
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager", "strata_flat"])
-@pytest.mark.parametrize("name", ENCODERS + DECODERS)
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [(name, attention) for name in ENCODERS + DECODERS for attention in ("sdpa", "eager")]
+    + [("BertModel", "strata_flat"), ("GPT2Model", "strata_flat")],
+)
 def test_a_star_is_softmax_and_removal_is_exact(name, attention):
     strata.huggingface.register()
     options = {"branching": 64} if name in DECODERS else {"tree": strata.Tree.star}  # one family, either way
@@ -353,8 +356,8 @@ def children(tree):
 
 def test_exact_tokens_at_the_ends_stand_beside_the_tree():
     def tree(injection, length):
-        (forest,) = injection._trees(torch.tensor([length]))
-        return children(strata.Tree(forest))
+        (made,) = injection._trees(torch.tensor([length]))
+        return children(strata.Tree(made))
 
     with strata.inject(make("BertModel"), tree="windows", branching=3, exact=(0, -1)) as injection:
         assert tree(injection, 9) == [0, [[1, 2, 3], [4, 5, 6], [7]], 8]
@@ -366,101 +369,6 @@ def test_exact_tokens_at_the_ends_stand_beside_the_tree():
         assert tree(injection, 1) == [0]
     with strata.inject(make("BertModel"), tree="windows", branching=3) as injection:
         assert tree(injection, 11) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]]
-
-
-COMPILED = {
-    "balanced": ("BertModel", {"branching": 2}),
-    "windows": ("RobertaModel", {"tree": "windows", "branching": 3}),
-    "exact": ("DistilBertModel", {"branching": 2, "exact": (0, -1)}),
-    "streaming": ("GPT2Model", {"branching": 3}),
-}
-
-
-@pytest.mark.parametrize("case", COMPILED)
-def test_compiled_with_all_gradients(case):
-    torch._dynamo.reset()
-    name, options = COMPILED[case]
-    dropout = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0} if name == "GPT2Model" else {}
-    model = make(name, **dropout)  # in evaluation mode, which has no dropout either
-    compiled = torch.compile(model, fullgraph=True)
-    cache = {"use_cache": False} if name == "GPT2Model" else {}
-
-    def step(call, mask):
-        model.zero_grad()
-        states = call(input_ids=IDS, attention_mask=mask, **cache).last_hidden_state
-        states = states if mask is None else states[mask.bool()]
-        states.sin().sum().backward()
-        return [states.detach()] + [p.grad.clone() for p in model.parameters() if p.grad is not None]
-
-    with strata.inject(model, [1, 2], **options):
-        for mask in (None, MASK, LEFT, HOLES):
-            for got, want in zip(step(compiled, mask), step(model, mask), strict=True):
-                assert gap(got, want) < 2e-4 * max(1, float(want.abs().max()))
-        injected = step(compiled, MASK)[0]
-    torch._dynamo.reset()
-    assert gap(step(compiled, MASK)[0], injected) > 1e-3  # removed
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("case", COMPILED)
-def test_one_graph_serves_all_lengths(case):
-    torch._dynamo.reset()
-    name, options = COMPILED[case]
-    model, graphs = make(name), []
-
-    def count(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=count)
-    cache = {"use_cache": False} if name == "GPT2Model" else {}
-    with strata.inject(model, **options):
-        for batch, tokens in ((2, 9), (3, 20), (4, 13)):
-            ids, mask = torch.randint(2, 40, (batch, tokens)), torch.ones(batch, tokens, dtype=torch.long)
-            mask[1, :4] = 0
-            got = compiled(input_ids=ids, attention_mask=mask, **cache).last_hidden_state[mask.bool()]
-            want = model(input_ids=ids, attention_mask=mask, **cache).last_hidden_state[mask.bool()]
-            assert gap(got, want) < 1e-4 * max(1, float(want.abs().max()))
-    assert len(graphs) == 1
-
-
-@torch.no_grad()
-def test_compiled_with_given_trees():
-    torch._dynamo.reset()
-    model = make("BertModel")
-    compiled = torch.compile(model, fullgraph=True)
-    run_compiled = lambda: compiled(input_ids=IDS, attention_mask=LEFT).last_hidden_state[LEFT.bool()]
-    with strata.inject(model) as injection:
-        for branching in (2, 3):
-            injection.tree = [strata.Tree.balanced(tokens, branching) for tokens in (9, 5)]
-            assert gap(run_compiled(), run(model, mask=LEFT)[-1]) < 1e-5
-        injection.tree = [strata.Tree.star(9)] * 2
-        with pytest.raises(RuntimeError, match="expected trees of as many tokens as their sequences have"):
-            run_compiled()
-        injection.tree = strata.Tree.star
-        with pytest.raises(Exception, match="a compiled graph cannot call a function of lengths"):
-            run_compiled()
-
-
-@torch.no_grad()
-def test_compiled_graphs_refuse_what_eager_ones_refuse():
-    for name, options in (("BertModel", {"exact": (6,)}), ("BertModel", {}), ("GPT2Model", {})):
-        torch._dynamo.reset()
-        model = make(name)
-        compiled = torch.compile(model, fullgraph=True)
-        packed = torch.block_diag(torch.ones(4, 4), torch.ones(5, 5)).tril().bool().expand(2, 1, 9, 9)
-        with strata.inject(model, [0], **options):
-            words = "too few for places" if options else "expected 1 for real tokens and 0 for padding"
-            with pytest.raises(RuntimeError, match=words):
-                compiled(input_ids=IDS, attention_mask=MASK if options else packed)
-
-
-def test_the_operator_that_makes_trees():
-    strata.inject(make("BertModel"))
-    operator = torch.ops.strata.trees_windows_with_ends
-    (got, want) = operator(torch.tensor([9, 5]), [3], 1, 1), [strata.Tree.windows(n - 2, [3]).with_ends(1, 1) for n in (9, 5)]
-    assert torch.equal(got, torch.cat([tree.encoded for tree in want]))
-    torch.library.opcheck(operator.default, (torch.tensor([9, 5]), [3], 1, 1))
 
 
 @torch.no_grad()
