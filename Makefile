@@ -2,7 +2,6 @@
 SHELL := /bin/bash
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
-export CCACHE_SLOPPINESS := pch_defines,time_macros
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test check bench build-times core asan fuzz tsan cuda test-torch2 api install format lint pictures clean
 
@@ -64,8 +63,8 @@ tsan: ## Test the core under the thread sanitizer (clang)
 	@cmake --build --preset tsan -j $(JOBS)
 	@ctest --preset tsan
 
-test-torch2: ## Install the package beside a recent PyTorch from PyPI and run the Python tests there
-	@tools/setup.sh lint
+test-torch2: ## Install the package beside a recent PyTorch from PyPI and run its checks there
+	@tools/setup.sh test lint
 	@tools/test_torch2.sh
 
 api: ## Generate the API page of the Python package into build/api (after test-torch2)

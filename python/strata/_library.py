@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 
 def candidates() -> list[Path]:
@@ -28,6 +29,7 @@ def candidates() -> list[Path]:
 
 
 def find() -> Path:
+    """The first of candidates() that exists; an ImportError names them all."""
     paths = candidates()
     for path in paths:
         if path.exists():
@@ -72,6 +74,7 @@ def check_torch(library: Path, torch_version: str) -> None:
 
 
 def load() -> None:
+    """Loads the operators into torch. An ImportError says what to run where they do not fit."""
     path = find()
     core = path.with_name("libstrata.so")
     settle_host(core)  # before torch, unless the caller has already imported it
@@ -80,7 +83,8 @@ def load() -> None:
     check_torch(path, torch.__version__)
     settle_host(core)  # again: now OpenBLAS is loaded and reports which kernels it uses
     try:
-        torch.ops.load_library(str(path))
+        ops: Any = torch.ops
+        ops.load_library(str(path))
     except OSError as error:
         raise ImportError(
             f"strata: {path} does not load into PyTorch {torch.__version__}: {error}\n"

@@ -36,8 +36,12 @@ _TYPES = {
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 
 
-def save_safetensors(path: FilePath, tensors: Mapping[str, torch.Tensor], metadata: Mapping | None = None) -> None:
-    """Writes named tensors, to a temporary file first, so that an interrupted write leaves the old file unchanged."""
+def save_safetensors(path: FilePath, tensors: Mapping[str, torch.Tensor], metadata: Mapping[Any, Any] | None = None) -> None:
+    """Writes named tensors, to a temporary file first, so that an interrupted write leaves the old file unchanged.
+
+    tensors   of any shape and device; a type that the format does not have gives a ValueError
+    metadata  notes; keys and values are written as str
+    """
     for name, tensor in tensors.items():
         if tensor.dtype not in _NAMES:
             raise ValueError(f'tensor "{name}": expected one of {", ".join(_TYPES)}, got {tensor.dtype}')
@@ -53,7 +57,7 @@ def save_safetensors(path: FilePath, tensors: Mapping[str, torch.Tensor], metada
 
 
 def load_safetensors(path: FilePath) -> tuple[Tensors, dict[str, str]]:
-    """Returns (tensors, metadata)."""
+    """Returns (tensors, metadata), the tensors on the CPU. A file of another format gives a ValueError."""
     if not HAS_PACKAGE:
         return _read(path)
     try:
