@@ -1,7 +1,7 @@
 """api_page.py FOLDER: writes the API pages of the package strata to FOLDER with pdoc. tools/api_page.sh calls it.
 
 The docstrings are written for help(): columns are aligned by spaces, and formulas have stars and underscores. pdoc
-reads Markdown. So columns become tables here, indented lines become code, and formulas in prose are kept from being markup.
+reads Markdown. So columns become tables here, indented lines become code, and formulas in prose are escaped.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ print(f"\nlargest difference of lse between HKT and its flat form: {(lse - flat_
 # %%
 names = [f"windows of {window}, shift {shift}" for window in (2, 4, 8, 16) for shift in (0, window // 2)] + ["star"]
 trees = [*strata.window_family(TOKENS, (2, 4, 8, 16), shifts=2), strata.Tree.star(TOKENS)]
-costs = [torch.ops.strata.tree_cost(tree.encoded) for tree in trees]
+costs = [tree.cost for tree in trees]
 best, scores = strata.best_tree(q, k, trees, max_cost=TOKENS**2 // 4, causal=True, scale=scale)
 
 later = torch.ones(TOKENS, TOKENS).triu(1).bool()
