@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check bench build-times core asan fuzz tsan cuda test-torch2 install format lint pictures clean
+.PHONY: help setup build demo test check bench build-times core asan fuzz tsan cuda test-torch2 api install format lint pictures clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ tsan: ## Test the core under the thread sanitizer (clang)
 test-torch2: ## Install the package beside a recent PyTorch from PyPI and run its checks there
 	@tools/setup.sh test lint
 	@tools/test_torch2.sh
+
+api: ## Generate the API page of the Python package into build/api (after test-torch2)
+	@tools/api_page.sh
 
 cuda: ## Build against the PyTorch of the active python3, on a machine with a GPU
 	@$(call configure,cuda)
