@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from strata._real_tokens import require
-from strata.tree import Tree
+from strata.tree import Tree, trees_windows
 
 
 def built_trees(lengths: Tensor, windows: Sequence[int], before: int = 0, behind: int = 0) -> list[Tensor]:
@@ -18,9 +18,7 @@ def built_trees(lengths: Tensor, windows: Sequence[int], before: int = 0, behind
     tree per sequence or, in a compiled graph, all in one tensor."""
     if not torch.compiler.is_compiling():
         return [_tree(length, tuple(windows), before, behind).encoded for length in lengths.tolist()]
-    if before + behind == 0:
-        return [torch.ops.strata.trees_windows(lengths, windows, 0, "sequence")]
-    return [torch.ops.strata.trees_windows_with_ends(lengths, windows, before, behind)]
+    return [trees_windows(lengths, windows, before=before, behind=behind)]
 
 
 @functools.lru_cache(maxsize=512)
@@ -29,25 +27,6 @@ def _tree(length: int, windows: tuple[int, ...], before: int, behind: int) -> Tr
     if before + behind == 0 or before + behind >= length:
         return Tree.windows(length, windows)
     return Tree.windows(length - before - behind, windows).with_ends(before, behind)
-
-
-def _trees_windows_with_ends(lengths: Tensor, windows: Sequence[int], before: int, behind: int) -> Tensor:
-    trees = [_tree(length, tuple(windows), before, behind).encoded for length in lengths.tolist()]
-    return torch.cat(trees) if trees else torch.empty(0, dtype=torch.int32)
-
-
-@functools.lru_cache(maxsize=1)
-def register_operator() -> None:
-    """Adds strata::trees_windows_with_ends, where PyTorch has operators from Python (2.4 and later)."""
-    if not hasattr(torch.library, "custom_op"):
-        return
-    schema = "(Tensor lengths, int[] windows, int before, int behind) -> Tensor"
-    made = torch.library.custom_op(
-        "strata::trees_windows_with_ends", _trees_windows_with_ends, mutates_args=(), schema=schema
-    )
-    made.register_fake(
-        lambda *_: torch.empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int32, device="cpu")
-    )
 
 
 def check_trees(name: str, trees: Sequence[Tensor], lengths: Tensor) -> None:

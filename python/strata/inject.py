@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from strata._real_tokens import Arrangement, all_real, arrange, real_keys, require
-from strata._trees_of_batch import built_trees, check_trees, register_operator
+from strata._trees_of_batch import built_trees, check_trees
 from strata.tree import Tree, _encoded, hsa_attention, hsa_stream_attention
 
 NAME = "strata_inject"  # of the attention function below, for transformers
@@ -103,7 +103,6 @@ class Injection:
         from transformers import AttentionInterface
 
         AttentionInterface.register(NAME, _attend)
-        register_operator()
         self._base, self._configs = base, [(modules[layer], modules[layer].config) for layer in layers]
         self._hook = base.register_forward_pre_hook(_check_call, with_kwargs=True)
         base.strata_injection = self

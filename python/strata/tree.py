@@ -320,10 +320,22 @@ def _encoded(trees: Trees) -> list[Tensor]:
     return [tree.encoded if isinstance(tree, Tree) else tree for tree in trees]
 
 
-def trees_windows(lengths: Tensor, windows: Sequence[int], shift: int = 0, domain: str = "sequence") -> Tensor:
+def trees_windows(
+    lengths: Tensor,
+    windows: Sequence[int],
+    shift: int = 0,
+    domain: str = "sequence",
+    *,
+    before: int = 0,
+    behind: int = 0,
+) -> Tensor:
     """Tree.windows for every length of a batch, (B) integers, one behind the other in one int32 tensor: a compiled graph
-    can make the trees of any batch and pass [tensor] as `trees`. Tree.batch_windows returns trees instead."""
-    encoded: Tensor = torch.ops.strata.trees_windows(lengths, windows, shift, domain)
+    can make the trees of any batch and pass [tensor] as `trees`. Tree.batch_windows returns trees instead.
+
+    before, behind: so many tokens at the ends stand beside the tree of the others, as by Tree.with_ends. A sequence that
+    has no others gets the tree of all its tokens.
+    """
+    encoded: Tensor = torch.ops.strata.trees_windows(lengths, windows, shift, domain, before, behind)
     return encoded
 
 

@@ -121,11 +121,3 @@ def test_graphs_refuse_what_they_cannot_do(backend):
         words = "too few for places" if options else "expected 1 for real tokens and 0 for padding"
         with strata.inject(model, [0], **options), pytest.raises(RuntimeError, match=words):
             states(graph, MASK) if options else graph(input_ids=IDS, attention_mask=PACKED)
-
-
-def test_the_operator_that_makes_trees():
-    strata.inject(make("BertModel"))
-    make_trees = torch.ops.strata.trees_windows_with_ends
-    want = [strata.Tree.windows(tokens - 2, [3]).with_ends(1, 1).encoded for tokens in (9, 5)]
-    assert torch.equal(make_trees(torch.tensor([9, 5]), [3], 1, 1), torch.cat(want))
-    torch.library.opcheck(make_trees.default, (torch.tensor([9, 5]), [3], 1, 1))
