@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from tiny_models import IDS, MASK, make
 
 import strata
+from strata import huggingface
 
 transformers = pytest.importorskip("transformers", minversion="5")
 if not torch.cuda.is_available():
@@ -12,9 +14,6 @@ try:
     strata.hsa_stream_attention(*(torch.zeros(1, 1, 1, 8, device="cuda") for _ in range(3)), 4)
 except RuntimeError as error:
     pytest.skip(f"CUDA tests skipped: {str(error).splitlines()[0]}", allow_module_level=True)
-
-from strata import huggingface
-from tiny_models import IDS, MASK, make
 
 PADDED = {"right": MASK, "left": MASK.flip(1)}
 

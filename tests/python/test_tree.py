@@ -224,13 +224,13 @@ def test_batches_of_text():
 
 
 def test_the_trees_of_a_batch_in_one_tensor():
-    forest = strata.tree.trees_windows(torch.tensor([5, 0, 7]), [3])
+    forest = strata.trees_windows(torch.tensor([5, 0, 7]), [3])
     assert torch.equal(forest, torch.cat([tree.encoded for tree in Tree.batch_balanced([5, 0, 7], 3)]))
     want = [Tree.windows(6, [3]).with_ends(1, 2), Tree.windows(3, [3])]  # the second has no tokens between its ends
-    forest = strata.tree.trees_windows(torch.tensor([9, 3]), [3], before=1, behind=2)
+    forest = strata.trees_windows(torch.tensor([9, 3]), [3], before=1, behind=2)
     assert torch.equal(forest, torch.cat([tree.encoded for tree in want]))
     with pytest.raises((ValueError, RuntimeError), match="before, behind: expected 0 or more"):
-        strata.tree.trees_windows(torch.tensor([9]), [3], before=-1)
+        strata.trees_windows(torch.tensor([9]), [3], before=-1)
 
 
 @pytest.mark.parametrize(
