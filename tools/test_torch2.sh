@@ -8,7 +8,7 @@ checkout=$PWD venv=$PWD/build/torch2 work=$PWD/build/torch2-wheels log=$PWD/buil
 mkdir -p build
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 pip=("$venv/bin/pip" --disable-pip-version-check)
-if ! "${pip[@]}" install -q torch numpy pytest transformers scikit-build-core > "$log" 2>&1; then
+if ! "${pip[@]}" install -q torch numpy pytest transformers scikit-build-core -r tools/lint-requirements.txt > "$log" 2>&1; then
   echo "test-torch2: SKIPPED, torch could not be installed from PyPI (build/torch2.log)"
   exit 0
 fi
@@ -54,6 +54,7 @@ echo "test-torch2: wheel with the command: $(size "$work"/all/*.whl)"
 install_wheel "$work"/all/*.whl
 says "strata 0" "$venv/bin/strata" --version
 
+(cd python && "$venv/bin/mypy" --config-file= --strict --cache-dir ../build/mypy_strict -p strata -p strata_command)
 # From another folder, so that the installed package is the one that is imported. Tests of the C++ modules need a program
 # of the build.
 cd build

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import sys
 import warnings
@@ -16,12 +17,8 @@ def candidates() -> list[Path]:
         return [Path(os.environ["STRATA_LIBRARY"])]
     here = Path(__file__).resolve().parent
     found = []
-    try:
-        from strata._installed import LIBRARY  # written by `make install`
-
-        found.append((here / LIBRARY).resolve())
-    except ImportError:
-        pass
+    if importlib.util.find_spec("strata._installed") is not None:  # written by `make install`
+        found.append((here / importlib.import_module("strata._installed").LIBRARY).resolve())
     found.append(here / "lib" / "libstrata_torch.so")  # in a wheel
     # In a checkout: the result of `make build`.
     found.append(here.parent.parent / "build" / "release" / "lib" / "libstrata_torch.so")

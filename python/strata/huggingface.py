@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -64,7 +65,8 @@ def _flat_mask(*arguments: Any, mask_function: Any, **options: Any) -> Tensor | 
 
     if mask_function is bidirectional_mask_function and options.get("allow_is_bidirectional_skip"):
         options["q_length"] = 1  # all rows are alike
-    return sdpa_mask(*arguments, mask_function=mask_function, **options)
+    make_mask: Callable[..., Tensor | None] = sdpa_mask
+    return make_mask(*arguments, mask_function=mask_function, **options)
 
 
 def _hsa_mask(*arguments: Any, mask_function: Any, **options: Any) -> Tensor | None:

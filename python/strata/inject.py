@@ -231,10 +231,10 @@ def _attend(
         before = key.shape[2] - query.shape[2]
         query = torch.nn.functional.pad(query, (0, 0, before, 0))
         q, k, v = (arranged.to_front(x) for x in (query, key, value))
-        out, _ = hsa_stream_attention(q, k, v, injection.branching, scale=scaling)
+        out = hsa_stream_attention(q, k, v, injection.branching, scale=scaling)[0]
         return arranged.back(out)[:, :, before:].transpose(1, 2).contiguous(), None
     q, k, v = (arranged.to_front(x) for x in (query, key, value))
-    out, _ = hsa_attention(q, k, v, injection._trees(arranged.lengths), scale=scaling)
+    out = hsa_attention(q, k, v, injection._trees(arranged.lengths), scale=scaling)[0]
     if injection.exact:
         out = _with_exact_rows(out, q, k, v, arranged.lengths, injection.exact, scaling)
     return arranged.back(out).transpose(1, 2).contiguous(), None
