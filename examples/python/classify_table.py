@@ -19,16 +19,17 @@ import strata  # before torch, so that it can prepare the machine
 import torch
 from torch import Tensor, nn
 
+torch.set_num_threads(1)  # the model is tiny: threads would wait for each other
 parser = argparse.ArgumentParser(description="Train flat and HKT attention on a table and compare them.")
 parser.add_argument("file", nargs="?", help="CSV file with a header; without it a small table is made")
 parser.add_argument("--text-column", default="text", help="column with the text (%(default)s)")
 parser.add_argument("--label-column", default="label", help="column with the label (%(default)s)")
 parser.add_argument("--tokens", type=int, default=96, help="bytes that are read of each text (%(default)s)")
-parser.add_argument("--steps", type=int, help="training steps (200; 60 with --quick)")
+parser.add_argument("--steps", type=int, help="training steps (200; 50 with --quick)")
 parser.add_argument("--seeds", type=int, help="runs of each model (3; 1 with --quick)")
 parser.add_argument("--quick", action="store_true", help="a few seconds: fewer rows, steps and seeds")
 arguments = parser.parse_args([] if "ipykernel" in sys.modules else None)
-steps = arguments.steps or (60 if arguments.quick else 200)
+steps = arguments.steps or (50 if arguments.quick else 200)
 seeds = range(arguments.seeds or (1 if arguments.quick else 3))
 
 # %% [markdown]

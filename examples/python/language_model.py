@@ -22,6 +22,7 @@ from torch import Tensor, nn
 BRANCHING = 16  # children per family: b
 HEIGHTS = 8  # the stream may have up to 16^8 tokens
 
+torch.set_num_threads(1)  # the model is tiny: threads would wait for each other
 parser = argparse.ArgumentParser(description="Train a byte language model with streaming HSA and generate from it.")
 parser.add_argument("file", nargs="?", help="text file; without it, the reference manual inside Python")
 parser.add_argument("--prompt", default="The ", help="text to go on from (%(default)s)")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 TOPICS, WORDS, SENTENCE, SENTENCES = 6, 8, 8, 8  # a word is a topic and a number; sentences of 8 words, 8 in a text
 TOKENS, LEVELS, HEADS = SENTENCE * SENTENCES, 3, 2
 
+torch.set_num_threads(1)  # the model is tiny: threads would wait for each other
 parser = argparse.ArgumentParser(description="Train a tiny HKT model and look at its levels, its scores and trees.")
 parser.add_argument("--steps", type=int, help="training steps (600; 100 with --quick)")
 parser.add_argument("--quick", action="store_true", help="a few seconds: fewer steps")

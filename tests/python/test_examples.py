@@ -19,8 +19,7 @@ NAMES = ["classify_table", "language_model", "look_inside"]
 
 
 def run_example(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # One thread: the models are tiny, and OpenMP threads that wait for each other beside other tests take minutes.
-    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONIOENCODING": "utf-8"}
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
     for variable in ("PYTHONPATH", "STRATA_LIBRARY"):  # may be relative to this folder
         if environment.get(variable):
             paths = environment[variable].split(os.pathsep)
