@@ -138,6 +138,7 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    """`python -m strata.info`."""
     parser = argparse.ArgumentParser(prog="python -m strata.info", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()

@@ -115,6 +115,7 @@ class Injection:
 
     @property
     def tree(self) -> TreeChoice:
+        """The trees in use, as `tree` of inject(); a list belongs to one batch."""
         return self._tree
 
     @tree.setter
