@@ -58,7 +58,7 @@ def test_commands_on_pretrained_models(home):
     (home / "gpt2").mkdir()
     write_bert(home / "bert")
     write_gpt2(home / "gpt2")
-    refuses("embed", "bert", stdin="abc\n", *["--quiet"])
+    refuses("embed", "bert", "--quiet", stdin="abc\n")
     refuses("generate", "gpt2", "a", "--tokens", "3", "--quiet")
     refuses("generate", "gpt2", "a", "--tokens", "3", "--quiet", "--json")
 
