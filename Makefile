@@ -2,9 +2,8 @@
 SHELL := /bin/bash
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
-export CCACHE_SLOPPINESS := pch_defines,time_macros
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check bench build-times core asan fuzz tsan cuda test-torch2 install format lint pictures clean
+.PHONY: help setup build demo test check bench build-times core asan fuzz tsan cuda test-torch2 api install format lint pictures clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -64,9 +63,12 @@ tsan: ## Test the core under the thread sanitizer (clang)
 	@cmake --build --preset tsan -j $(JOBS)
 	@ctest --preset tsan
 
-test-torch2: ## Install the package beside a recent PyTorch from PyPI and run the Python tests there
-	@tools/setup.sh lint
+test-torch2: ## Install the package beside a recent PyTorch from PyPI and run its checks there
+	@tools/setup.sh test lint
 	@tools/test_torch2.sh
+
+api: ## Generate the API page of the Python package into build/api (after test-torch2)
+	@tools/api_page.sh
 
 cuda: ## Build against the PyTorch of the active python3, on a machine with a GPU
 	@$(call configure,cuda)

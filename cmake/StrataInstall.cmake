@@ -1,7 +1,22 @@
 # `find_package(strata)` gives strata::core; `find_package(strata COMPONENTS torch)` gives strata::torch as well.
 if(SKBUILD)  # what a wheel carries beside the Python files (pyproject.toml)
-  install(TARGETS strata strata_torch LIBRARY DESTINATION strata/lib COMPONENT python)
+  set(libraries strata strata_torch)
+  if(TARGET strata_cuda)
+    list(APPEND libraries strata_cuda)
+  endif()
+  install(TARGETS ${libraries} LIBRARY DESTINATION strata/lib COMPONENT python)
   install(FILES ${STRATA_TORCH_STAMP} DESTINATION strata/lib COMPONENT python)
+  add_custom_target(strata_wheel DEPENDS ${libraries})
+  if(TARGET strata_command)
+    add_dependencies(strata_wheel strata_command)
+    # PyTorch lies beside the package in site-packages; python/strata_command finds it elsewhere.
+    set_target_properties(strata_command PROPERTIES INSTALL_RPATH "$ORIGIN/../lib;$ORIGIN/../../torch/lib")
+    install(TARGETS strata_command RUNTIME DESTINATION strata/bin COMPONENT python)
+  else()
+    string(REPLACE ";" " " missing "${STRATA_COMMAND_MISSING}")
+    file(WRITE ${PROJECT_BINARY_DIR}/strata.missing "${missing}\n")  # what `strata` says is missing
+    install(FILES ${PROJECT_BINARY_DIR}/strata.missing DESTINATION strata/bin COMPONENT python)
+  endif()
   return()
 endif()
 

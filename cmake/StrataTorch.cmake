@@ -1,42 +1,27 @@
 # Finds libtorch. By default whatever CMake finds: Debian's libtorch-dev, or what CMAKE_PREFIX_PATH or Torch_DIR names.
-# STRATA_TORCH=python takes the PyTorch of the interpreter STRATA_PYTHON (or of the first python3 on the PATH).
-if(STRATA_TORCH STREQUAL "python")
-  if(NOT STRATA_PYTHON)
-    if(PYTHON_EXECUTABLE)  # from scikit-build-core
-      set(STRATA_PYTHON ${PYTHON_EXECUTABLE})
-    endif()
-    find_program(STRATA_PYTHON python3 REQUIRED)
-  endif()
-  # By its path: pip's isolated builds hide the packages of the interpreter from import.
-  execute_process(COMMAND ${STRATA_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/find_torch.py
-                  OUTPUT_VARIABLE found RESULT_VARIABLE torch_result OUTPUT_STRIP_TRAILING_WHITESPACE)
-  if(NOT torch_result EQUAL 0)
-    message(FATAL_ERROR "STRATA_TORCH=python, but ${STRATA_PYTHON} has no PyTorch. Install torch into its environment "
-                        "first. If it is installed elsewhere, use `pip install --no-build-isolation .`, or pass "
-                        "-DSTRATA_PYTHON=/path/to/python3.")
-  endif()
-  list(GET found 0 torch_root)
-  list(GET found 1 torch_version)
-  if(SKBUILD AND torch_version VERSION_LESS 2.7)  # older wheels of PyTorch have the old C++ ABI
-    message(FATAL_ERROR "The package needs PyTorch 2.7 or newer, got ${torch_version} in ${torch_root}. Upgrade torch, or "
-                        "build with `make build CMAKE_FLAGS=-DSTRATA_TORCH=python`.")
-  endif()
-  set(Torch_DIR ${torch_root}/share/cmake/Torch CACHE PATH "Where TorchConfig.cmake is" FORCE)
-endif()
+# STRATA_TORCH=python takes the PyTorch that cmake/StrataPythonTorch.cmake has found.
 # Debian's torch belongs to /usr/bin/python3; another python3 on the PATH may have none.
 set(STRATA_PYTHON /usr/bin/python3 CACHE FILEPATH "The Python whose PyTorch is the one built against; runs the Python tests")
 
-# Without CUDA kernels of ours the libraries of the CPU are enough; TorchConfig.cmake of a CUDA build would insist on a
-# CUDA toolkit.
-if(STRATA_TORCH STREQUAL "python" AND NOT STRATA_CUDA)
+# The libraries of a wheel by their paths. Its TorchConfig.cmake would insist on a CUDA toolkit even for a build without
+# CUDA, and would look for NCCL and others in the toolkit, which may be older than those of the wheel.
+if(STRATA_TORCH STREQUAL "python")
   add_library(strata_libtorch INTERFACE)
   target_include_directories(strata_libtorch SYSTEM INTERFACE
     "$<BUILD_INTERFACE:${torch_root}/include;${torch_root}/include/torch/csrc/api/include>")
   target_link_libraries(strata_libtorch INTERFACE
     ${torch_root}/lib/libtorch.so ${torch_root}/lib/libtorch_cpu.so ${torch_root}/lib/libc10.so)
+  set(parts "its CPU libraries")
+  if(STRATA_CUDA)
+    target_link_libraries(strata_libtorch INTERFACE
+      $<BUILD_INTERFACE:CUDA::toolkit> ${torch_root}/lib/libtorch_cuda.so ${torch_root}/lib/libc10_cuda.so)
+    set(parts "its CUDA libraries")
+  endif()
+  # The libraries below those of torch are found at run time, by torch's own paths.
+  target_link_options(strata_libtorch INTERFACE -Wl,--allow-shlib-undefined)
   set(TORCH_LIBRARIES strata_libtorch)
   set(Torch_VERSION ${torch_version})
-  message(STATUS "PyTorch ${Torch_VERSION} from ${torch_root}, its CPU libraries")
+  message(STATUS "PyTorch ${Torch_VERSION} from ${torch_root}, ${parts}")
   return()
 endif()
 

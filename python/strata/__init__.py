@@ -3,6 +3,8 @@
     import torch, strata
     attention = strata.HktAttention(model_size=64, heads=4, levels=3, causal=True)
     y = attention(torch.randn(2, 100, 64))
+
+strata.huggingface registers attentions by name in transformers; `python -m strata.info` describes this machine.
 """
 
 from strata import _library
@@ -26,6 +28,7 @@ from strata.tree import (
     hsa_attention,
     hsa_stream_attention,
     kl_gap,
+    trees_windows,
     window_family,
 )
 
@@ -48,5 +51,6 @@ __all__ = [
     "kl_gap",
     "load_safetensors",
     "save_safetensors",
+    "trees_windows",
     "window_family",
 ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 
 def candidates() -> list[Path]:
@@ -15,12 +17,8 @@ def candidates() -> list[Path]:
         return [Path(os.environ["STRATA_LIBRARY"])]
     here = Path(__file__).resolve().parent
     found = []
-    try:
-        from strata._installed import LIBRARY  # written by `make install`
-
-        found.append((here / LIBRARY).resolve())
-    except ImportError:
-        pass
+    if importlib.util.find_spec("strata._installed") is not None:  # written by `make install`
+        found.append((here / importlib.import_module("strata._installed").LIBRARY).resolve())
     found.append(here / "lib" / "libstrata_torch.so")  # in a wheel
     # In a checkout: the result of `make build`.
     found.append(here.parent.parent / "build" / "release" / "lib" / "libstrata_torch.so")
@@ -28,6 +26,7 @@ def candidates() -> list[Path]:
 
 
 def find() -> Path:
+    """The first of candidates() that exists; an ImportError names them all."""
     paths = candidates()
     for path in paths:
         if path.exists():
@@ -72,6 +71,7 @@ def check_torch(library: Path, torch_version: str) -> None:
 
 
 def load() -> None:
+    """Loads the operators into torch. An ImportError says what to run where they do not fit."""
     path = find()
     core = path.with_name("libstrata.so")
     settle_host(core)  # before torch, unless the caller has already imported it
@@ -80,7 +80,8 @@ def load() -> None:
     check_torch(path, torch.__version__)
     settle_host(core)  # again: now OpenBLAS is loaded and reports which kernels it uses
     try:
-        torch.ops.load_library(str(path))
+        ops: Any = torch.ops
+        ops.load_library(str(path))
     except OSError as error:
         raise ImportError(
             f"strata: {path} does not load into PyTorch {torch.__version__}: {error}\n"

@@ -221,7 +221,7 @@ def _filter_flops(x: Any, weight: Any, stride: int, *arguments: Any, **options: 
 def _tree_flops(trees: Sequence[Tensor], q: Tensor, v: Tensor) -> int:
     """The cost of a tree is its number of score products, of each head."""
     products = sum(int(torch.ops.strata.tree_cost(tree)) for tree in trees)
-    return 2 * products * q.shape[1] * (q.shape[3] + v.shape[3])
+    return int(2 * products * q.shape[1] * (q.shape[3] + v.shape[3]))
 
 
 def _hsa_flops(q: Tensor, k: Tensor, v: Tensor, trees: Sequence[Tensor], *terms: Any, **options: Any) -> int:
@@ -243,7 +243,8 @@ _kept: list[Any] = []  # registrations end with the object that made them
 
 def _register_shapes() -> None:
     if not hasattr(torch.library, "register_fake"):  # before PyTorch 2.4: meta tensors alone
-        _kept.append(torch.library.Library("strata", "IMPL", "Meta"))
+        library: Any = torch.library
+        _kept.append(library.Library("strata", "IMPL", "Meta"))
         for name, rule in _ATTENTION_SHAPES.items():
             _kept[-1].impl(name, rule)
         return

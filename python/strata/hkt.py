@@ -1,18 +1,20 @@
 """HKT attention: scores at several resolutions, mixed by convex weights under one softmax (docs/MATH.md, section 1)."""
 
-import torch
-from torch import nn
+from __future__ import annotations
 
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from strata._values import Integers, lengths_tensor
+from strata._values import require as _check
 from strata.hkt_cache import HktCache
+from strata.ops import causal_filter, hkt_attention
 
 MAX_LEVELS = 8
 MAX_HEAD_SIZE = 256
 FILTER_NOISE = 0.02
-
-
-def _check(condition, message):
-    if not condition:
-        raise ValueError(message)
 
 
 class HktAttention(nn.Module):
@@ -28,32 +30,43 @@ class HktAttention(nn.Module):
     psd                    k = q (I + Omega)^T: the symmetrised kernel is positive semi-definite by construction
     projection_bias        biases in the projections
     causal                 token i sees tokens 0 .. i only
+    device, dtype          of the parameters, as in nn.Linear
     """
+
+    filter_0: nn.Parameter  # with input_filter; filter_1, .. lie below the levels 1, ..
+    value: nn.Linear
+    out: nn.Linear
 
     def __init__(
         self,
-        model_size,
-        heads,
+        model_size: int,
+        heads: int,
         *,
-        key_heads=None,
-        levels=3,
-        taps=3,
-        dense_filters=False,
-        input_filter=False,
-        per_level_projections=False,
-        psd=False,
-        projection_bias=False,
-        causal=False,
-        attention_dropout=0.0,
-        rotary_positions=False,
-    ):
+        key_heads: int | None = None,
+        levels: int = 3,
+        taps: int = 3,
+        dense_filters: bool = False,
+        input_filter: bool = False,
+        per_level_projections: bool = False,
+        psd: bool = False,
+        projection_bias: bool = False,
+        causal: bool = False,
+        attention_dropout: float = 0.0,
+        rotary_positions: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
-        key_heads = key_heads or heads
+        if key_heads is None:
+            key_heads = heads
         _check(
             model_size >= 1 and heads >= 1 and model_size % heads == 0,
             f"model_size: expected a positive multiple of heads, got model_size = {model_size} and heads = {heads}",
         )
-        _check(heads % key_heads == 0, f"key_heads: expected a divisor of heads = {heads}, got {key_heads}")
+        _check(
+            key_heads >= 1 and heads % key_heads == 0,
+            f"key_heads: expected a divisor of heads = {heads}, or None for as many, got {key_heads}",
+        )
         _check(
             model_size // heads <= MAX_HEAD_SIZE,
             f"heads: expected a head size of at most {MAX_HEAD_SIZE}, got {model_size // heads}; use more heads",
@@ -78,56 +91,61 @@ class HktAttention(nn.Module):
         self.dense_filters, self.input_filter, self.psd, self.causal = dense_filters, input_filter, psd, causal
         self.per_level_projections = per_level_projections
 
-        def linear(size):
-            return nn.Linear(model_size, size, bias=projection_bias)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+
+        def linear(size: int) -> nn.Linear:
+            return nn.Linear(model_size, size, bias=projection_bias, **factory)
 
         for level in range(levels if per_level_projections else 1):
             self.add_module(self._named("query", level), linear(model_size))
             if psd:
-                noise = FILTER_NOISE * torch.randn(heads, self.head_size, self.head_size)
+                noise = FILTER_NOISE * torch.randn(heads, self.head_size, self.head_size, **factory)
                 self.register_parameter(self._named("direction", level), nn.Parameter(noise))
             else:
                 self.add_module(self._named("key", level), linear(key_heads * self.head_size))
         self.value = linear(key_heads * self.head_size)
         self.out = linear(model_size)
         for level in range(0 if input_filter else 1, levels):
-            self.register_parameter(f"filter_{level}", nn.Parameter(self._initial_filter(level)))
-        self.level_logits = nn.Parameter(torch.zeros(heads, levels))
+            self.register_parameter(f"filter_{level}", nn.Parameter(self._initial_filter(level, factory)))
+        self.level_logits = nn.Parameter(torch.zeros(heads, levels, **factory))
 
-    def _named(self, name, level):
+    def _named(self, name: str, level: int) -> str:
+        """The name of a projection of one level."""
         return f"{name}_{level}" if self.per_level_projections else name
 
-    def _initial_filter(self, level):
-        """The mean of the taps (or, in front of everything, the newest token) plus a little noise."""
-        weight = torch.full((self.taps, self.model_size), 1.0 / self.taps)
+    def _initial_filter(self, level: int, factory: dict[str, Any]) -> Tensor:
+        """The mean of the taps (or, in front of everything, the newest token) plus a little noise: (taps, model), or
+        (taps, model, model) with dense filters."""
+        weight = torch.full((self.taps, self.model_size), 1.0 / self.taps, **factory)
         if level == 0:
-            weight = torch.zeros(self.taps, self.model_size)
+            weight = torch.zeros(self.taps, self.model_size, **factory)
             weight[0] = 1.0
         if self.dense_filters:
             weight = torch.diag_embed(weight)
         return weight + FILTER_NOISE * torch.randn_like(weight)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return (
             f"model_size={self.model_size}, heads={self.heads}, levels={self.levels}, taps={self.taps}, "
             f"filters={'dense' if self.dense_filters else 'depthwise'}, psd={self.psd}, causal={self.causal}"
         )
 
-    def level_weights(self):
+    def level_weights(self) -> Tensor:
         """(heads, levels): the convex weights; each row sums to one."""
         return torch.softmax(self.level_logits, -1)
 
-    def pyramid(self, x):
-        """x^(l), (B, ceil(T / 2^l), model), for each level."""
-        states = [torch.ops.strata.causal_filter(x, self.filter_0, 1) if self.input_filter else x]
+    def pyramid(self, x: Tensor) -> list[Tensor]:
+        """x^(l), (B, ceil(T / 2^l), model), for each level; x: (B, T, model)."""
+        states = [causal_filter(x, self.filter_0, 1) if self.input_filter else x]
         for level in range(1, self.levels):
-            states.append(torch.ops.strata.causal_filter(states[-1], getattr(self, f"filter_{level}"), 2))
+            states.append(causal_filter(states[-1], getattr(self, f"filter_{level}"), 2))
         return states
 
-    def split_heads(self, x, heads):
+    def split_heads(self, x: Tensor, heads: int) -> Tensor:
+        """(B, n, heads * d) as (B, heads, n, d)."""
         return x.view(x.shape[0], x.shape[1], heads, self.head_size).transpose(1, 2)
 
-    def project(self, states, level):
+    def project(self, states: Tensor, level: int) -> tuple[Tensor, Tensor]:
         """States of one level, (B, n, model), to q (B, H, n, d) and k (B, Hk, n, d)."""
         q = self.split_heads(getattr(self, self._named("query", level))(states), self.heads)
         if self.psd:
@@ -135,48 +153,51 @@ class HktAttention(nn.Module):
             return q, q + torch.matmul(q, direction.transpose(-1, -2) - direction)
         return q, self.split_heads(getattr(self, self._named("key", level))(states), self.key_heads)
 
-    def mixing_weights(self, dtype):
+    def mixing_weights(self, dtype: torch.dtype) -> Tensor:
+        """The level weights in the type in which values of this type are mixed."""
         return self.level_weights().to(torch.float64 if dtype == torch.float64 else torch.float32)
 
-    def forward(self, x, lengths=None, bias=None):
-        """x: (B, T, model); lengths: (B) real tokens, the rest is padding on the right; bias broadcasts to (B, H, T, T)."""
-        _check(
-            x.dim() == 3 and x.shape[2] == self.model_size,
-            f"x: expected shape (batch, tokens, {self.model_size}), got {tuple(x.shape)}",
-        )
-        real = x
+    def forward(self, x: Tensor, lengths: Integers | None = None, bias: Tensor | None = None) -> Tensor:
+        """x: (B, T, model) to (B, T, model).
+
+        lengths  (B) real tokens of each sequence, as a list, numpy array or tensor; the rest is padding on the right. What
+                 it holds has no effect; its rows are zero before the output projection
+        bias     broadcasts to (B, H, T, T); added to the scaled scores
+        """
+        if x.dim() != 3 or x.shape[2] != self.model_size:
+            raise ValueError(f"x: expected shape (batch, tokens, {self.model_size}), got {tuple(x.shape)}")
+        real, counts = x, None
         if lengths is not None:
-            _check(
-                lengths.dim() == 1 and lengths.shape[0] == x.shape[0],
-                f"lengths: expected shape ({x.shape[0]},), got {tuple(lengths.shape)}",
-            )
+            counts = lengths_tensor(lengths, x.shape[0], x.shape[1]).to(x.device)
             # What padding holds must not reach the gradients of the projections either (0 * NaN).
-            padding = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(1)
+            padding = torch.arange(x.shape[1], device=x.device) >= counts.unsqueeze(1)
             real = x.masked_fill(padding.unsqueeze(-1), 0.0)
         states = self.pyramid(real)
         pairs = [self.project(state, level) for level, state in enumerate(states)]
         q, k = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         v = self.split_heads(self.value(states[0]), self.key_heads)
         weights = self.mixing_weights(v.dtype)
-        mixed, _ = torch.ops.strata.hkt_attention(q, k, v, weights, lengths=lengths, bias=bias, causal=self.causal)
-        return self.out(mixed.transpose(1, 2).reshape(x.shape[0], x.shape[1], self.model_size))
+        mixed, _ = hkt_attention(q, k, v, weights, lengths=counts, bias=bias, causal=self.causal)
+        out: Tensor = self.out(mixed.transpose(1, 2).reshape(x.shape[0], x.shape[1], self.model_size))
+        return out
 
     @torch.no_grad()
-    def prefill(self, x, lengths=None):
-        """Runs the prompts and fills a cache from which step() goes on. Causal modules only."""
+    def prefill(self, x: Tensor, lengths: Integers | None = None) -> tuple[Tensor, HktCache]:
+        """Runs prompts, x: (B, T, model) with `lengths` (B) real tokens, and fills a cache from which step() goes on.
+        Returns (B, T, model) and the cache. Causal modules only."""
         _check(self.causal, "prefill: expected a causal module; make it with causal=True")
         return self.forward(x, lengths), HktCache.from_prompt(self, x, lengths)
 
     @torch.no_grad()
-    def step(self, x, cache):
-        """One new token per sequence, x: (B, model). Equals the last row of the parallel forward, to rounding."""
+    def step(self, x: Tensor, cache: HktCache) -> Tensor:
+        """One new token per sequence, x: (B, model) to (B, model). Equals the last row of the parallel forward, to
+        rounding."""
         _check(self.causal, "step: expected a causal module; make it with causal=True")
         return cache.step(self, x)
 
 
 class FlatAttention(HktAttention):
-    """Ordinary attention: the same operator with one level."""
+    """Ordinary attention: the same operator with one level. `options` are those of HktAttention, except `levels`."""
 
-    def __init__(self, model_size, heads, **options):
+    def __init__(self, model_size: int, heads: int, **options: Any) -> None:
         super().__init__(model_size, heads, levels=1, **options)
-

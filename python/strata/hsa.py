@@ -8,9 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from strata.tree import Trees, hsa_attention, hsa_stream_attention
+from strata._values import Integers, check_lengths, lengths_tensor, require
+from strata.hsa_cache import HsaStreamCache, compute_type
+from strata.ops import sinusoidal_positions
+from strata.tree import Trees, hsa_attention, hsa_stream_attention, trees_windows
+
+__all__ = ["HsaAttention", "HsaStreamCache"]
 
 VECTOR_SIZE = 8  # of learned position vectors
+MAX_BRANCHING = 64  # of the streaming form
 
 
 class HsaAttention(nn.Module):
@@ -18,14 +24,21 @@ class HsaAttention(nn.Module):
 
     streaming        False: the tree form, for encoders (it looks ahead inside a node, even with causal=True);
                      True: strictly causal over the left-packed b-ary tree, safe for autoregressive use
-    branching        b of the streaming form
+    branching        b of the streaming form, 2 to 64; children per family of the trees that the tree form makes itself
     causal           tree form: only earlier siblings count
     l2_energy        -s |q - k|^2 / 2 instead of s <q, k>
     normalize        LayerNorm without affine part on q and k
     positions        "none", "sinusoidal", "learned" (vectors) or "bias" (a learned table)
     tables           position tables: 1 for sequences, 1 + w for grids up to w wide; streaming: heights
     places           size of each position table
+    projection_bias  biases in the projections
+    device, dtype    of the parameters, as in nn.Linear
     """
+
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
+    out: nn.Linear
 
     def __init__(
         self,
@@ -41,26 +54,39 @@ class HsaAttention(nn.Module):
         tables: int = 1,
         places: int = 16,
         projection_bias: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if model_size < 1 or heads < 1 or model_size % heads:
-            raise ValueError(
-                f"model_size: expected a positive multiple of heads, got model_size = {model_size} and heads = {heads}"
-            )
-        if positions not in ("none", "sinusoidal", "learned", "bias"):
-            raise ValueError(f'positions: expected none, sinusoidal, learned or bias, got "{positions}"')
-        if streaming and positions != "none" and places != branching:
-            raise ValueError(f"places: expected {branching} like branching in the streaming form, got {places}")
+        require(
+            model_size >= 1 and heads >= 1 and model_size % heads == 0,
+            f"model_size: expected a positive multiple of heads, got model_size = {model_size} and heads = {heads}",
+        )
+        require(
+            positions in ("none", "sinusoidal", "learned", "bias"),
+            f'positions: expected none, sinusoidal, learned or bias, got "{positions}"',
+        )
+        most = MAX_BRANCHING if streaming else 2**31 - 1
+        require(2 <= branching <= most, f"branching: expected 2 to {most}, got {branching}")
+        require(
+            tables >= 1 and places >= 1, f"tables, places: expected 1 or more, got tables = {tables}, places = {places}"
+        )
+        require(
+            not streaming or positions == "none" or places == branching,
+            f"places: expected {branching} like branching in the streaming form, got {places}",
+        )
         self.model_size, self.heads, self.head_size = model_size, heads, model_size // heads
         self.streaming, self.branching, self.causal = streaming, branching, causal
         self.l2_energy, self.normalize, self.positions = l2_energy, normalize, positions
         self.tables, self.places = tables, places
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         for name in ("query", "key", "value", "out"):
-            self.add_module(name, nn.Linear(model_size, model_size, bias=projection_bias))
+            self.add_module(name, nn.Linear(model_size, model_size, bias=projection_bias, **factory))
         if positions == "bias":
-            self.sibling_bias = nn.Parameter(torch.zeros(heads, tables, places, places))
+            self.sibling_bias = nn.Parameter(torch.zeros(heads, tables, places, places, **factory))
         if positions == "learned":
-            self.position_vectors = nn.Parameter(0.02 * torch.randn(heads, tables, places, VECTOR_SIZE))
+            vectors = 0.02 * torch.randn(heads, tables, places, VECTOR_SIZE, **factory)
+            self.position_vectors = nn.Parameter(vectors)
 
     def extra_repr(self) -> str:
         form = f"streaming, branching={self.branching}" if self.streaming else "tree"
@@ -75,7 +101,7 @@ class HsaAttention(nn.Module):
             return self.position_vectors @ self.position_vectors.transpose(-1, -2)
         if self.positions == "none":
             return None
-        table = torch.ops.strata.sinusoidal_positions(1 if self.streaming else self.tables, self.places)
+        table = sinusoidal_positions(1 if self.streaming else self.tables, self.places)
         if self.streaming:
             table = table.expand(self.tables, -1, -1)
         return table.to(self.query.weight).unsqueeze(0).expand(self.heads, -1, -1, -1)
@@ -90,83 +116,87 @@ class HsaAttention(nn.Module):
             q, k = (nn.functional.layer_norm(t, (self.head_size,)).to(t.dtype) for t in (q, k))
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
-    def forward(self, x: Tensor, trees: Trees | None = None, weights: Tensor | None = None) -> Tensor:
-        """x: (B, T, model); trees: one per sequence (padded) or several over B = 1 (packed); weights: (B, T), 0 is
-        padding. The streaming form takes no trees."""
+    def key_bias(self, k: Tensor) -> Tensor | None:
+        """-s |k|^2 / 2 in the type of computation, (..) for k: (.., d), with the L2 energy; else None."""
+        if not self.l2_energy:
+            return None
+        bias: Tensor = k.to(compute_type(k.dtype)).square().sum(-1) * (-0.5 / math.sqrt(self.head_size))
+        return bias
+
+    def forward(
+        self,
+        x: Tensor,
+        trees: Trees | None = None,
+        weights: Tensor | None = None,
+        lengths: Integers | None = None,
+    ) -> Tensor:
+        """x: (B, T, model) to (B, T, model).
+
+        trees    tree form: one per sequence (padded) or several over B = 1 (packed). Without trees but with `lengths` each
+                 sequence gets the balanced tree of its length and of `branching` children. The streaming form takes none
+        weights  (B, T), 0 or more: how much each token counts; 0 is padding
+        lengths  (B) real tokens of each sequence, as a list, numpy array or tensor; the rest is padding on the right. What
+                 it holds has no effect; its rows are zero before the output projection. Not for packed sequences
+        """
         if x.dim() != 3 or x.shape[2] != self.model_size:
             raise ValueError(f"x: expected shape (batch, tokens, {self.model_size}), got {tuple(x.shape)}")
         if self.streaming and trees is not None:
             raise ValueError("trees: expected none in the streaming form")
-        if not self.streaming and trees is None:
-            raise ValueError("trees: expected one per sequence, got none")
-        real = x if weights is None else x.masked_fill((weights == 0).unsqueeze(-1), 0.0)
-        q, k, v = self.project(real)
-        compute = torch.float64 if x.dtype == torch.float64 else torch.float32
-        options: dict[str, Any] = {}
-        if self.l2_energy:
-            options["key_bias"] = k.to(compute).square().sum(-1) * (-0.5 / math.sqrt(self.head_size))
+        if not self.streaming and trees is None and lengths is None:
+            raise ValueError("trees: expected one per sequence, got none; or pass lengths= for balanced trees")
+        real, hidden = x, None
+        if lengths is not None:
+            counts = lengths_tensor(lengths, x.shape[0], x.shape[1])
+            check_lengths(counts, x.shape[1])
+            hidden = torch.arange(x.shape[1], device=x.device) >= counts.to(x.device).unsqueeze(1)  # (B, T)
+            real = x.masked_fill(hidden.unsqueeze(-1), 0.0)
+            if trees is not None:  # they may cover the padding
+                weights = (~hidden).to(x.dtype) if weights is None else weights.masked_fill(hidden, 0.0)
+            elif not self.streaming:
+                trees = [trees_windows(counts, [self.branching])]
+        if weights is not None:
+            real = real.masked_fill((weights == 0).unsqueeze(-1), 0.0)
+        mixed = self._attend(real, trees, weights)
+        mixed = mixed.transpose(1, 2).reshape(x.shape)
+        out: Tensor = self.out(mixed if hidden is None else mixed.masked_fill(hidden.unsqueeze(-1), 0.0))
+        return out
+
+    def _attend(self, x: Tensor, trees: Trees | None, weights: Tensor | None) -> Tensor:
+        """(B, H, T, d)."""
+        q, k, v = self.project(x)
+        compute = compute_type(x.dtype)
+        options: dict[str, Any] = {"key_bias": self.key_bias(k)}
         table = self.position_table()
         if table is not None:
             options["positions"] = table.to(compute)
         if weights is not None:
             options["weights"] = weights.to(compute)
         if trees is None:
-            mixed, _ = hsa_stream_attention(q, k, v, self.branching, **options)
-        else:
-            mixed, _ = hsa_attention(q, k, v, trees, causal=self.causal, **options)
-        return self.out(mixed.transpose(1, 2).reshape(x.shape))
+            return hsa_stream_attention(q, k, v, self.branching, **options)[0]
+        return hsa_attention(q, k, v, trees, causal=self.causal, **options)[0]
 
     def start_stream(self, batch: int, capacity: int = 10) -> HsaStreamCache:
-        """An empty cache for step(), for at most b^capacity tokens."""
+        """An empty cache for step(), for fewer than b^capacity tokens."""
         if not self.streaming:
             raise ValueError("start_stream: expected the streaming form; create the module with streaming=True")
         return HsaStreamCache(self, batch, capacity)
 
     @torch.no_grad()
+    def prefill(
+        self, x: Tensor, lengths: Integers | None = None, capacity: int = 10
+    ) -> tuple[Tensor, HsaStreamCache]:
+        """Runs prompts, x: (B, T, model) with `lengths` (B) real tokens, and fills a cache from which step() goes on.
+        Returns (B, T, model) and the cache, for fewer than b^capacity tokens. Streaming form only."""
+        cache = self.start_stream(x.shape[0], capacity)
+        out = self.forward(x, lengths=lengths)
+        counts = lengths_tensor([x.shape[1]] * x.shape[0] if lengths is None else lengths, x.shape[0], x.shape[1])
+        padding = torch.arange(x.shape[1], device=x.device) >= counts.to(x.device).unsqueeze(1)
+        _, k, v = self.project(x.masked_fill(padding.unsqueeze(-1), 0.0))
+        cache.fill(k, v, self.key_bias(k), counts)
+        return out, cache
+
+    @torch.no_grad()
     def step(self, x: Tensor, cache: HsaStreamCache) -> Tensor:
-        """One new token per sequence, x: (B, model). Equals the parallel form, to rounding; costs O(b log T)."""
+        """One new token per sequence, x: (B, model) to (B, model). Equals the parallel form, to rounding; costs
+        O(b log T). The cache computes in float32, or in float64 for a float64 module."""
         return cache.step(self, x)
-
-
-class HsaStreamCache:
-    """At height h the complete siblings of the newest token's ancestor: at most b - 1 entries per height, for a stream
-    of any length."""
-
-    def __init__(self, module: HsaAttention, batch: int, capacity: int) -> None:
-        weight = module.value.weight
-        shape = (batch, module.heads, capacity, module.branching)
-        self.state = {
-            "keys": weight.new_zeros(*shape, module.head_size),
-            "values": weight.new_zeros(*shape, module.head_size),
-            "kappas": weight.new_zeros(*shape),
-            "masses": weight.new_zeros(batch, capacity, module.branching),
-            "lengths": torch.zeros(batch, dtype=torch.int64, device=weight.device),
-        }
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """The whole cache as named tensors, for save_safetensors."""
-        return {name: tensor.clone() for name, tensor in self.state.items()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name in self.state:
-            if name not in state or state[name].shape != self.state[name].shape:
-                raise ValueError(f'HsaStreamCache: expected "{name}" of shape {tuple(self.state[name].shape)}')
-            self.state[name] = state[name].clone()
-
-    def entries(self, branching: int) -> Tensor:
-        """How many entries each sequence holds: the sum of the digits of its length in base b."""
-        counts, rest = torch.zeros_like(self.state["lengths"]), self.state["lengths"].clone()
-        while bool((rest > 0).any()):
-            counts += rest % branching
-            rest = rest // branching
-        return counts
-
-    def step(self, module: HsaAttention, x: Tensor) -> Tensor:
-        q, k, v = (t.squeeze(2) for t in module.project(x.unsqueeze(1)))
-        bias = k.square().sum(-1) * (-0.5 / math.sqrt(module.head_size)) if module.l2_energy else None
-        table = module.position_table()
-        s = self.state
-        mixed = torch.ops.strata.hsa_stream_step(
-            q, k, v, None, bias, table, s["keys"], s["values"], s["kappas"], s["masses"], s["lengths"]
-        )
-        return module.out(mixed.reshape(x.shape))

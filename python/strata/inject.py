@@ -10,10 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from strata._real_tokens import Arrangement, all_real, arrange, real_keys, require
+from strata._trees_of_batch import built_trees, check_trees
 from strata.tree import Tree, _encoded, hsa_attention, hsa_stream_attention
 
-NAME = "strata_hsa"  # of the attention function below, for transformers
-FAMILIES = ("bert", "roberta", "gpt2")
+NAME = "strata_inject"  # of the attention function below, for transformers
+FAMILIES = {"bert": "encoder", "roberta": "encoder", "distilbert": "transformer", "gpt2": "h"}  # where the layers are
+WIDEST = 2**20  # children of a node
+MASK = (
+    "attention_mask: expected 1 for real tokens and 0 for padding, as tokenizers make it (with a cache: a DynamicCache, "
+    "and no padding at the end), because HSA supports no other mask"
+)
 TreeChoice = str | Tree | Callable[[int], Tree] | Sequence[Tree]  # see `tree` of inject()
 
 
@@ -25,29 +32,33 @@ def inject(
     branching: int = 16,
     exact: Iterable[int] = (),
 ) -> Injection:
-    """Replaces softmax by HSA in the chosen layers of a BERT, RoBERTa or GPT-2 model of `transformers`, in place.
+    """Replaces softmax by HSA in the chosen layers of a BERT, RoBERTa, DistilBERT or GPT-2 model of `transformers`, in
+    place.
 
     model      with or without a head; its attn_implementation must be "sdpa" (the default) or "eager"
     layers     "late" (every second layer from the last back to the middle) or a list of layer numbers, from 0
     tree       encoders: "balanced", "windows" (windows of `branching` tokens under one root), a function from a length
-               to a Tree (called once per length), or a list with one Tree per sequence of the batch.
-               GPT-2: "balanced" only
+               to a Tree (called once per length), or a list with one Tree per sequence of the batch. Trees are over
+               the real tokens. GPT-2: "balanced" only
     branching  children per node
-    exact      encoders: places of tokens that still attend to all tokens; negative places count from the last real
-               token. Trees that are built here keep the runs 0, 1, .. and -1, -2, .. as children of the root: pass
-               (0, -1) for [CLS] and [SEP]
+    exact      encoders: places of tokens that still attend to all tokens, counted from the first real token; negative
+               places count from the last one. Trees that are built here keep the runs 0, 1, .. and -1, -2, .. as
+               children of the root: pass (0, -1) for [CLS] and [SEP]
 
-    Padding must follow the text; other masks are not supported. GPT-2 uses the streaming form, which is strictly
-    causal. It also works with a growing cache, as in generate(), but a step then computes the rows of all T tokens and
-    keeps the last one: it takes O(T b log T), not O(b log T). The model can be trained without attention dropout. It
-    does not return attention weights.
+    Padding may stand before, behind and inside the text, and counts for nothing; other masks are not supported. GPT-2
+    uses the streaming form, which is strictly causal. It also works with a growing cache, as in generate(), but a step
+    then computes the rows of all T tokens and keeps the last one: it takes O(T b log T), not O(b log T). The model can
+    be trained without attention dropout, and compiled with torch.compile(fullgraph=True) unless `tree` is a function.
+    It does not return attention weights.
 
     Returns an Injection: call remove() on it, or use it in a `with` statement, to restore the old attention.
     """
     family = getattr(getattr(model, "config", None), "model_type", None)
     base: Any = getattr(model, "base_model", None)
-    if family not in FAMILIES or not hasattr(base, "h" if family == "gpt2" else "encoder"):
-        raise ValueError(f"model: expected BERT, RoBERTa or GPT-2 of transformers, got {type(model).__name__}")
+    if family not in FAMILIES or not hasattr(base, FAMILIES[family]):
+        raise ValueError(
+            f"model: expected BERT, RoBERTa, DistilBERT or GPT-2 of transformers, got {type(model).__name__}"
+        )
     if not getattr(model, "_supports_attention_backend", False):
         raise ValueError("model: expected transformers 5 or later, which finds attention functions by name")
     causal = family == "gpt2"
@@ -55,8 +66,16 @@ def inject(
         raise ValueError("model: expected BERT and RoBERTa as encoders and GPT-2 as a causal model; see its config")
     if hasattr(base, "strata_injection"):
         raise ValueError("model: HSA is injected already; call remove() on that injection first")
-    modules = [block.attn for block in base.h] if causal else [layer.attention.self for layer in base.encoder.layer]
+    modules = _attention_modules(base, family)
     return Injection(base, modules, _chosen(layers, len(modules)), tree, branching, exact, causal)
+
+
+def _attention_modules(base: Any, family: str) -> list[Any]:
+    """One per layer."""
+    if family == "gpt2":
+        return [block.attn for block in base.h]
+    layers = getattr(base, FAMILIES[family]).layer
+    return [layer.attention if family == "distilbert" else layer.attention.self for layer in layers]
 
 
 class Injection:
@@ -73,7 +92,7 @@ class Injection:
         exact: Iterable[int],
         causal: bool,
     ) -> None:
-        most = 64 if causal else 2**20  # the limit of the streaming form
+        most = 64 if causal else WIDEST  # the limit of the streaming form
         if not isinstance(branching, int) or not 2 <= branching <= most:
             raise ValueError(f"branching: expected a number from 2 to {most}, got {branching!r}")
         self.layers, self.branching, self.causal = layers, branching, causal
@@ -96,6 +115,7 @@ class Injection:
 
     @property
     def tree(self) -> TreeChoice:
+        """The trees in use, as `tree` of inject(); a list belongs to one batch."""
         return self._tree
 
     @tree.setter
@@ -126,33 +146,34 @@ class Injection:
     def __exit__(self, *_: object) -> None:
         self.remove()
 
-    def _trees(self, lengths: list[int]) -> list[Tensor]:
-        """One encoded tree per sequence."""
+    def _trees(self, lengths: Tensor) -> list[Tensor]:
+        """One encoded tree per sequence, or those of all sequences in one tensor."""
         if isinstance(self._tree, (list, tuple)):
-            if len(self._tree) != len(lengths):
-                raise ValueError(f"tree: expected one per sequence of the batch, {len(lengths)}, got {len(self._tree)}")
             trees = _encoded(self._tree)
+        elif callable(self._tree):
+            trees = self._called(lengths)
         else:
-            for length in set(lengths) - set(self._kept):
-                self._kept[length] = _encoded([self._tree_of(length)])[0]
-            trees = [self._kept[length] for length in lengths]
-        for n, (tree, length) in enumerate(zip(trees, lengths)):
-            if not isinstance(tree, torch.Tensor) or int(tree[0]) != length:
-                what = f"one of {int(tree[0])}" if isinstance(tree, torch.Tensor) else repr(tree)
-                raise ValueError(f"tree: expected a Tree of {length} tokens for sequence {n}, got {what}")
+            windows = [self.branching, WIDEST] if self._tree == "windows" else [self.branching]
+            return built_trees(lengths, windows, *self._ends())
+        check_trees("tree", trees, lengths)
         return trees
 
-    def _tree_of(self, length: int) -> Tree:
-        if callable(self._tree):
-            return self._tree(length)
-        windows = [self.branching]
-        if self._tree == "windows":
-            windows.append(max(2, -(-length // self.branching)))
-        before = next(n for n in range(length + 1) if n not in self.exact)
-        behind = next(n for n in range(length + 1) if -1 - n not in self.exact)
-        if before + behind == 0 or before + behind >= length:
-            return Tree.windows(length, windows)
-        return Tree.windows(length - before - behind, windows).with_ends(before, behind)
+    def _called(self, lengths: Tensor) -> list[Tensor]:
+        if torch.compiler.is_compiling():
+            raise ValueError(
+                "tree: expected a name or a list of trees, because a compiled graph cannot call a function of lengths; "
+                "set the `tree` of the injection to a list before each batch"
+            )
+        wanted = lengths.tolist()
+        for length in set(wanted) - set(self._kept):
+            self._kept[length] = _encoded([self._tree(length)])[0]  # type: ignore[operator]
+        return [self._kept[length] for length in wanted]
+
+    def _ends(self) -> tuple[int, int]:
+        """How many tokens at the beginning and at the end are exact."""
+        count = len(self.exact) + 1
+        before = next(n for n in range(count) if n not in self.exact)
+        return before, next(n for n in range(count) if -1 - n not in self.exact)
 
 
 def _numbers(name: str, values: Iterable[int]) -> list[int]:
@@ -180,9 +201,9 @@ def _check_call(base: Any, args: Any, kwargs: dict[str, Any]) -> None:
         raise ValueError(
             "output_attentions: expected False, as HSA never computes the attention matrix; call remove() first"
         )
-    if base.config._attn_implementation not in ("sdpa", "eager"):
+    if base.config._attn_implementation not in ("sdpa", "eager", "strata_flat"):
         raise ValueError(
-            'attn_implementation: expected "sdpa" or "eager", whose masks can be read, '
+            'attn_implementation: expected "sdpa", "eager" or "strata_flat", whose masks can be read, '
             f'got "{base.config._attn_implementation}"'
         )
 
@@ -205,49 +226,34 @@ def _attend(
             f"dropout: expected 0, because HSA has no attention dropout, got {dropout}; call model.eval(), or create "
             "the model with attention_probs_dropout_prob=0 (GPT-2: attn_pdrop=0)"
         )
-    lengths = _lengths(attention_mask, query, key, injection.causal)
+    arranged = _arranged(attention_mask, query, key, injection.causal)
     if injection.causal:
         # A row depends only on its own query, so zeros can replace the queries that are not in the cache.
         before = key.shape[2] - query.shape[2]
-        rows = torch.nn.functional.pad(query, (0, 0, before, 0))
-        out, _ = hsa_stream_attention(rows, key, value, injection.branching, scale=scaling)
-        return out[:, :, before:].transpose(1, 2).contiguous(), None
-    out, _ = hsa_attention(query, key, value, injection._trees(lengths), scale=scaling)
-    out = out.transpose(1, 2).contiguous()
+        query = torch.nn.functional.pad(query, (0, 0, before, 0))
+        q, k, v = (arranged.to_front(x) for x in (query, key, value))
+        out = hsa_stream_attention(q, k, v, injection.branching, scale=scaling)[0]
+        return arranged.back(out)[:, :, before:].transpose(1, 2).contiguous(), None
+    q, k, v = (arranged.to_front(x) for x in (query, key, value))
+    out = hsa_attention(q, k, v, injection._trees(arranged.lengths), scale=scaling)[0]
     if injection.exact:
-        out = _with_exact_rows(out, query, key, value, lengths, injection.exact, scaling)
-    return out, None
+        out = _with_exact_rows(out, q, k, v, arranged.lengths, injection.exact, scaling)
+    return arranged.back(out).transpose(1, 2).contiguous(), None
 
 
-def _lengths(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool) -> list[int]:
-    """The number of real tokens of each sequence; they must come first. mask: (B, 1, Q, K), True or 0 where a row sees
-    a key, or None."""
-    batch, rows, tokens = query.shape[0], query.shape[2], key.shape[2]
+def _arranged(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool) -> Arrangement:
+    """Where the real tokens are. mask: (B, 1, Q, K), True or 0 where a row sees a key, or None."""
+    rows, tokens = query.shape[2], key.shape[2]
     if not causal and rows != tokens:
         raise ValueError(f"attention: expected as many keys as queries in an encoder, got {tokens} and {rows}")
     if mask is None:  # every row sees all keys or, if causal, all keys up to its own
         if 1 < rows < tokens:
             raise ValueError("past_key_values: expected a growing cache (DynamicCache), got one of fixed size")
-        return [tokens] * batch
-    if not isinstance(mask, torch.Tensor) or mask.dim() != 4 or mask.shape[1] != 1:
-        raise ValueError("attention_mask: expected shape (batch, tokens), 1 for real tokens, then 0 for padding")
-    seen = mask if mask.dtype == torch.bool else mask == 0
-    real = seen[:, 0, -1].sum(-1, keepdim=True)  # (B, 1): the last row sees all real tokens
-    place = torch.arange(tokens, device=key.device)
-    want = (place < real).unsqueeze(1)  # (B, 1, K)
-    if causal:
-        want = want & (place <= place[tokens - rows :, None])
-    right = bool((seen[:, 0] == want).all()) and bool((real > 0).all())
-    if mask.dtype != torch.bool:
-        right = right and bool((mask[~seen] < -1e3).all())  # it hides keys and does not change the other scores
-    if rows < tokens:
-        right = right and bool((real == tokens).all())
-    if not right:
-        raise ValueError(
-            "attention_mask: expected all real tokens first and padding after them (with a cache: no padding, and a "
-            'DynamicCache), because HSA supports no other mask; set padding_side="right" in the tokenizer'
-        )
-    return real.expand(batch, 1).squeeze(1).tolist()
+        return all_real(key)
+    real = real_keys(mask, query, key, causal, MASK)
+    # With a cache the last key is that of the last query; in a cache of fixed size it is not.
+    require((real[:, -1] if rows < tokens else real.any(1)).all(), MASK)
+    return arrange(real)
 
 
 def _with_exact_rows(
@@ -255,22 +261,28 @@ def _with_exact_rows(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    lengths: list[int],
+    lengths: Tensor,
     exact: list[int],
     scaling: float | None,
 ) -> Tensor:
-    """`out`, (B, T, H, d), with softmax attention in the rows `exact`."""
-    places = [[place if place >= 0 else length + place for place in exact] for length in lengths]
-    for n, (row, length) in enumerate(zip(places, lengths)):
-        if any(place not in range(length) for place in row):
-            raise ValueError(f"exact: sequence {n} of the batch has {length} tokens, too few for places {exact}")
-    rows = torch.tensor(places, device=query.device)  # (B, R)
+    """`out`, (B, H, T, d), with softmax attention in the rows `exact`. The real tokens come first."""
+    places = torch.tensor(exact, device=query.device)
+    rows = torch.where(places >= 0, places, lengths[:, None] + places)  # (B, R)
+    inside = ((rows >= 0) & (rows < lengths[:, None])).all(1)
+    short = f"tokens, too few for places {exact}"
+    if torch.compiler.is_compiling():
+        require(inside.all(), f"exact: a sequence of the batch has fewer {short}")
+        rows = rows.clamp(min=0).clamp(max=key.shape[2] - 1)
+    elif not bool(inside.all()):
+        n = int((~inside).nonzero()[0, 0])
+        raise ValueError(f"exact: sequence {n} of the batch has {int(lengths[n])} {short}")
     index = rows[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[3])
-    real = torch.arange(key.shape[2], device=key.device) < torch.tensor(lengths, device=key.device)[:, None]
+    real = torch.arange(key.shape[2], device=key.device) < lengths[:, None]
     softmax = torch.nn.functional.scaled_dot_product_attention(
         query.gather(2, index), key, value, attn_mask=real[:, None, None], scale=scaling
     )  # (B, H, R, d)
-    where = {(n, place): r for n, row in enumerate(places) for r, place in enumerate(row)}  # each place once
-    sequence, place = torch.tensor(list(where), device=out.device).T
-    column = torch.tensor(list(where.values()), device=out.device)
-    return out.index_put((sequence, place), softmax.transpose(1, 2)[sequence, column])
+    # Each place is written once: places that occur again go to a spare row behind the others.
+    spare = out.shape[2]
+    again = (rows[:, :, None] == rows[:, None, :]).tril(-1).any(-1)
+    index = rows.masked_fill(again, spare)[:, None, :, None].expand_as(softmax)
+    return torch.nn.functional.pad(out, (0, 0, 0, 1)).scatter(2, index, softmax)[:, :, :spare]

@@ -1,4 +1,5 @@
-"""The operators of libstrata_torch.so, also available as torch.ops.strata.*"""
+"""The operators of libstrata_torch.so as typed functions; those that take trees are in strata.tree. They also stand under
+torch.ops.strata. Wrong shapes and types give a RuntimeError, wrong values a ValueError; both name the argument."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from strata._values import Integers, integer, lengths_tensor
+
 
 def hkt_attention(
     q: Sequence[Tensor],
@@ -14,17 +17,30 @@ def hkt_attention(
     v: Tensor,
     weights: Tensor,
     *,
-    lengths: Tensor | None = None,
+    lengths: Integers | None = None,
     bias: Tensor | None = None,
     causal: bool = False,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Mixed attention over the levels of a pyramid.
+    """Mixed attention over the levels of a pyramid: out (B, H, T, dv) and lse (B, H, T), the natural log of each row's sum.
 
-    q: list of (B, H, ceil(T / 2^l), d), k: list of (B, Hk, ceil(T / 2^l), d), v: (B, Hk, T, dv), weights: (H, levels).
-    Returns out (B, H, T, dv) and lse (B, H, T), the natural log of each row's sum.
+    q        list of (B, H, ceil(T / 2^l), d), one per level, 1 to 8 levels; float32, float64 or bfloat16
+    k        list of (B, Hk, ceil(T / 2^l), d); Hk divides H
+    v        (B, Hk, T, dv)
+    weights  (H, levels): how the scores of the levels are mixed; float64 with float64 inputs and float32 otherwise
+    lengths  (B) real tokens, the rest is padding on the right
+    bias     broadcasts to (B, H, T, T), in the type of v; added to the scaled scores
+    causal   row i sees tokens 0 .. i only
+    scale    of the scores; 1 / sqrt(d) unless given
+
+    Differentiable, once.
     """
-    return torch.ops.strata.hkt_attention(q, k, v, weights, lengths=lengths, bias=bias, causal=causal, scale=scale)
+    if lengths is not None:
+        lengths = lengths_tensor(lengths, v.shape[0], v.shape[2]).to(v.device)
+    out, lse = torch.ops.strata.hkt_attention(
+        q, k, v, weights, lengths=lengths, bias=bias, causal=causal, scale=scale
+    )
+    return out, lse
 
 
 def hkt_decode(
@@ -32,14 +48,73 @@ def hkt_decode(
     k: Sequence[Tensor],
     v: Tensor,
     weights: Tensor,
-    lengths: Tensor,
+    lengths: Integers,
     *,
     scale: float | None = None,
 ) -> Tensor:
-    """One new token per sequence: q is a list of (B, H, 1, d); the caches k and v may be longer than lengths."""
-    return torch.ops.strata.hkt_decode(q, k, v, weights, lengths, scale=scale)
+    """One new token per sequence: (B, H, 1, dv). Not differentiable.
+
+    q        list of (B, H, 1, d): the newest query of each level
+    k        list of (B, Hk, capacity, d): caches, which may have more rows than `lengths` needs
+    v        (B, Hk, capacity, dv)
+    weights  (H, levels), as in hkt_attention
+    lengths  (B): tokens of each sequence, the new one included
+    """
+    counts = lengths_tensor(lengths, v.shape[0], v.shape[2]).to(v.device)
+    out: Tensor = torch.ops.strata.hkt_decode(q, k, v, weights, counts, scale=scale)
+    return out
 
 
 def causal_filter(x: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """y_m = sum_r W_r x_{stride m - r}; x: (B, T, C), weight: (taps, C) depthwise or (taps, C, C) dense."""
-    return torch.ops.strata.causal_filter(x, weight, stride)
+    """y_m = sum_r W_r x_{stride m - r}, (B, ceil(T / stride), C).
+
+    x: (B, T, C); weight: (taps, C) depthwise or (taps, C, C) dense. Differentiable.
+    """
+    y: Tensor = torch.ops.strata.causal_filter(x, weight, stride)
+    return y
+
+
+def depthwise_filter(x: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """causal_filter with one weight per channel, (taps, C), by one kernel. causal_filter calls it."""
+    y: Tensor = torch.ops.strata.depthwise_filter(x, weight, stride)
+    return y
+
+
+def hsa_stream_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    kappas: Tensor,
+    masses: Tensor,
+    lengths: Tensor,
+    *,
+    weight: Tensor | None = None,
+    key_bias: Tensor | None = None,
+    positions: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """One new token per sequence of the streaming form: (B, H, dv). Not differentiable.
+
+    q, k, v    (B, H, d), (B, H, d), (B, H, dv); all tensors are float32 or all are float64
+    keys, values, kappas, masses
+               the cache, updated in place: (B, H, capacity, b, d), (B, H, capacity, b, dv), (B, H, capacity, b) and
+               (B, capacity, b), dense. At height h it holds the complete siblings of the newest token's ancestor; their
+               number is digit h of the length in base b
+    lengths    (B) int64, updated in place: tokens seen. They may differ
+    weight     (B): of the new tokens; 0 hides a token from the others and keeps its place
+    key_bias   (B, H): added to the scores of the new keys, averaged like k
+    positions  (H, heights, b, b): terms between siblings of each height
+    """
+    out: Tensor = torch.ops.strata.hsa_stream_step(
+        q, k, v, weight, key_bias, positions, keys, values, kappas, masses, lengths, scale=scale
+    )
+    return out
+
+
+def sinusoidal_positions(tables: int, places: int) -> Tensor:
+    """(tables, places, places) float32: terms between siblings that fall with their distance. Table 0 is a sequence,
+    table w a grid of width w."""
+    terms: Tensor = torch.ops.strata.sinusoidal_positions(integer("tables", tables), integer("places", places))
+    return terms

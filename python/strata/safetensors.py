@@ -40,8 +40,12 @@ _DIGEST = "strata.sha256"  # of the whole file, with zeros in the place of the d
 _NO_DIGEST = "0" * 64
 
 
-def save_safetensors(path: FilePath, tensors: Mapping[str, torch.Tensor], metadata: Mapping | None = None) -> None:
-    """Writes named tensors, to a temporary file first, so that an interrupted write leaves the old file unchanged."""
+def save_safetensors(path: FilePath, tensors: Mapping[str, torch.Tensor], metadata: Mapping[Any, Any] | None = None) -> None:
+    """Writes named tensors, to a temporary file first, so that an interrupted write leaves the old file unchanged.
+
+    tensors   of any shape and device; a type that the format does not have gives a ValueError
+    metadata  notes; keys and values are written as str
+    """
     for name, tensor in tensors.items():
         if tensor.dtype not in _NAMES:
             raise ValueError(f'tensor "{name}": expected one of {", ".join(_TYPES)}, got {tensor.dtype}')
@@ -62,7 +66,8 @@ def save_safetensors(path: FilePath, tensors: Mapping[str, torch.Tensor], metada
 
 
 def load_safetensors(path: FilePath, check_digest: bool = True) -> tuple[Tensors, dict[str, str]]:
-    """Returns (tensors, metadata). A digest that the file carries must be right, unless `check_digest` is false."""
+    """Returns (tensors, metadata), the tensors on the CPU. A file of another format gives a ValueError, and so does one
+    that differs from the digest it carries, unless `check_digest` is false."""
     tensors, metadata = (_read_by_package if HAS_PACKAGE else _read)(path)
     stored = metadata.pop(_DIGEST, _NO_DIGEST)
     if check_digest and stored != _NO_DIGEST and stored != (found := _digest(path)[1]):

@@ -37,6 +37,8 @@ Status hsa_stream_check(const HsaStreamGradients& g, const HsaStreamProblem& p) 
     return invalid("dpositions: expected null, because there are no positions");
   if (g.dkey_bias.data != nullptr && p.key_bias.data == nullptr)
     return invalid("dkey_bias: expected null, because there is no key_bias");
+  if (g.dweights.data != nullptr && p.weights.data == nullptr)
+    return invalid("dweights: expected null, because there are no weights");
   if (p.batch * p.tokens == 0) return {};
   return check_present({{"dout", g.dout.data}, {"dq", g.dq.data}, {"dk", g.dk.data}, {"dv", g.dv.data}});
 }

@@ -35,6 +35,28 @@ void accumulate(int64_t n, int64_t channels, ForwardSpace<T>& space) {
                                StartScaled<T>{space.out, kTile, space.factor});
 }
 
+// Rows i0 .. i0 + nq of the output: the tile's columns, (channels, kTile), divided by their sums; zeros where a query
+// has seen no key. Whole blocks are transposed in registers where the channels lie side by side.
+template <class S, class T>
+void write_rows(const ForwardSpace<T>& space, const T* inverse, int64_t i0, int64_t nq, int64_t channels, Rows<S> out) {
+  int64_t done = 0;  // channels
+  if constexpr (sizeof(S) == sizeof(T)) {
+    if (out.channel_stride == 1) done = channels / kLanes<T> * kLanes<T>;
+    for (int64_t c0 = 0; c0 < done; c0 += kLanes<T>) {
+      for (int64_t x0 = 0; x0 < nq; x0 += kLanes<T>) {
+        Vec<T> block[kLanes<T>];
+        for (int64_t c = 0; c < kLanes<T>; ++c) block[c] = load(space.out + (c0 + c) * kTile + x0);
+        transpose<T>(block);
+        for (int64_t x = 0; x < min(kLanes<T>, nq - x0); ++x)
+          store(&out.at(i0 + x0 + x, c0), inverse[x0 + x] == T(0) ? Vec<T>{} : block[x] * inverse[x0 + x]);
+      }
+    }
+  }
+  for (int64_t x = 0; x < nq; ++x)
+    for (int64_t c = done; c < channels; ++c)
+      narrow(inverse[x] == T(0) ? T(0) : space.out[c * kTile + x] * inverse[x], &out.at(i0 + x, c));
+}
+
 template <class S>
 void forward_item(const HktProblem& p, const HktOutputs& outputs, int64_t b, int64_t h, int64_t i0, void* memory) {
   using T = typename Compute<S>::Type;
@@ -58,15 +80,14 @@ void forward_item(const HktProblem& p, const HktOutputs& outputs, int64_t b, int
 
   const Rows<S> out = rows_of<S>(outputs.out, b, h);
   T* lse = static_cast<T*>(outputs.lse) + (b * p.heads + h) * p.tokens;
-  for (int64_t i = i0; i < min(p.tokens, i0 + kTile); ++i) {
-    const T sum = space.sum[i - i0];
-    const bool empty = i >= head.length || sum == T(0);
-    const T scale = empty ? T(0) : T(1) / sum;
-    lse[i] = empty ? -kInfinity<T> : softmax_lse(space.peak[i - i0], sum);
-    for (int64_t c = 0; c < p.value_size; ++c) {
-      narrow(empty ? T(0) : space.out[c * kTile + i - i0] * scale, &out.at(i, c));
-    }
+  const int64_t nq = min(kTile, p.tokens - i0);
+  for (int64_t x = 0; x < nq; ++x) {
+    const T sum = space.sum[x];
+    const bool empty = i0 + x >= head.length || sum == T(0);
+    lse[i0 + x] = empty ? -kInfinity<T> : softmax_lse(space.peak[x], sum);
+    space.factor[x] = empty ? T(0) : T(1) / sum;
   }
+  write_rows<S, T>(space, space.factor, i0, nq, p.value_size, out);
 }
 
 template <class S>

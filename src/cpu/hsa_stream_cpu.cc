@@ -1,6 +1,8 @@
 // Streaming HSA, forward and backward (docs/MATH.md, section 2.5). First the means of all complete nodes; then tiles of
-// kTile queries process the entries height by height, under one online softmax. A mask decides which entries a query
-// sees: at height h, query i sees the nodes from the first sibling of its ancestor up to, not including, that ancestor.
+// kTile queries process the entries height by height, under one online softmax. At height h, query i sees the nodes
+// from the first sibling of its ancestor up to, not including, that ancestor. Where a family covers fewer queries than
+// a tile, the tile is processed window by window, so that few entries are computed that no query sees; a mask hides
+// these.
 #include "cpu/hsa_cpu_kernels.h"
 #include "cpu/hsa_family.h"
 #include "cpu/parallel.h"
@@ -39,9 +41,10 @@ struct StreamNodes {
     dk = arena.take<T>(gradients ? nodes * key_width : 0);
     dv = arena.take<T>(gradients ? nodes * value_width : 0);
     dkappa = arena.take<T>(gradients ? nodes : 0);
+    dmass = arena.take<T>(gradients && p.weights.data != nullptr ? nodes : 0);
   }
   int64_t key_width, value_width;
-  T *mass, *kappa, *k, *v, *dk, *dv, *dkappa;
+  T *mass, *kappa, *k, *v, *dk, *dv, *dkappa, *dmass;
 };
 
 template <class S>
@@ -129,17 +132,31 @@ Span entries_of(const Heights& heights, int64_t b, int height, int64_t i0, int64
   return {i0 / size / b * b, height == 0 ? last + 1 : last};  // leaves see themselves
 }
 
+// Some queries of a tile: x0 .. x0 + nq, in `lanes` lanes; the first of them is token i0.
+struct Window {
+  int64_t x0, i0, nq, lanes;
+};
+
+// Calls body(window) for the windows of a tile of nq queries from token i0 on. A window is as wide as a family of this
+// height, in whole vectors.
+template <class T, class Body>
+void each_window(const Heights& heights, int64_t b, int height, int64_t i0, int64_t nq, const Body& body) {
+  const int64_t width = heights.size[height] < kTile ? round_up(b * heights.size[height], kLanes<T>) : kTile;
+  for (int64_t x0 = 0; x0 < nq; x0 += width) body(Window{x0, i0 + x0, min(width, nq - x0), min(width, kTile - x0)});
+}
+
 // Scores of the entries first .. first + nk of a height; -inf outside of what each query sees.
 template <class S, class T>
 void stream_scores(const StreamHead<S>& head, const Heights& heights, const StreamNodes<T>& nodes, int height,
-                   int64_t i0, int64_t nq, int64_t first, int64_t nk, DenseRows<T> keys, FamilyTile<T>& tile) {
+                   const Window& window, int64_t first, int64_t nk, DenseRows<T> keys, FamilyTile<T>& tile) {
   const int64_t b = head.p.branching, size = heights.size[height];
-  gemm<T, Layout::kRowMajor>({keys.data, keys.step}, {tile.queries, kTile}, tile.scores, kTile, nk, kTile / kLanes<T>,
-                             head.p.head_size, StartZero<T>());
+  const auto [x0, i0, nq, lanes] = window;
+  gemm<T, Layout::kRowMajor>({keys.data, keys.step}, {tile.queries + x0, kTile}, tile.scores, lanes, nk,
+                             lanes / kLanes<T>, head.p.head_size, StartZero<T>());
   const bool positioned = head.positions != nullptr && height < head.p.heights;
   for (int64_t y = 0; y < nk; ++y) {
     const int64_t n = first + y;
-    T* row = tile.scores + y * kTile;
+    T* row = tile.scores + y * lanes;
     const T mass = height == 0 ? head.weight_of(n) : nodes.mass[heights.offset[height] + n];
     const T kappa = height == 0 ? head.kappa_of(n) : nodes.kappa[heights.offset[height] + n];
     const T term = mass == T(0) ? -kInfinity<T> : (natural_log(mass) + kappa) * kLog2E<T>;
@@ -149,7 +166,7 @@ void stream_scores(const StreamHead<S>& head, const Heights& heights, const Stre
     const int64_t end = max(begin, min(nq, family_end * size - i0));
     for (int64_t x = 0; x < begin; ++x) row[x] = -kInfinity<T>;
     for (int64_t x = begin; x < end; ++x) row[x] += term;
-    for (int64_t x = end; x < kTile; ++x) row[x] = -kInfinity<T>;
+    for (int64_t x = end; x < lanes; ++x) row[x] = -kInfinity<T>;
     if (!positioned) continue;
     const T* table = head.positions + height * b * b;
     for (int64_t x = begin; x < end; ++x) {
@@ -185,12 +202,46 @@ struct StreamSpace {
   T *acc, *dout_rows, *dout_transposed, *product, *gradient, *dq, *row_lse, *row_term, *scratch;
 };
 
+// Row t of `to` = factor * from, channel by channel; with whole vectors where the channels lie side by side.
+template <class S, class T>
+void narrow_row(const T* from, T factor, int64_t channels, Rows<S> to, int64_t t) {
+  S* row = &to.at(t, 0);
+  if (to.channel_stride == 1) {
+    for (int64_t c = 0; c < channels; ++c) narrow(factor * from[c], row + c);
+  } else {
+    for (int64_t c = 0; c < channels; ++c) narrow(factor * from[c], row + c * to.channel_stride);
+  }
+}
+
 template <class S, class T>
 DenseRows<T> load_queries(const StreamHead<S>& head, int64_t i0, int64_t nq, StreamSpace<T>& space) {
   pack_rows<S, T>(head.q, i0, nq, head.p.head_size, T(1), space.tile.q_rows, kTile, space.tile.key_width);
   const DenseRows<T> rows{space.tile.q_rows, space.tile.key_width};
   transpose_rows<T>(rows, nq, head.p.head_size, static_cast<T>(head.p.scale) * kLog2E<T>, space.tile.queries, kTile);
   return rows;
+}
+
+// The entries of one height that a window sees: one more step of the online softmax.
+template <class S, class T>
+void forward_window(const StreamHead<S>& head, const Heights& heights, const StreamNodes<T>& nodes, int height,
+                    const Window& window, StreamSpace<T>& space) {
+  const HsaStreamProblem& p = head.p;
+  FamilyTile<T>& tile = space.tile;
+  const auto [x0, i0, nq, lanes] = window;
+  const Span span = entries_of(heights, p.branching, height, i0, nq);
+  T* acc = space.acc + x0 * tile.value_width;
+  for (int64_t first = span.first; first < span.end; first += kTile) {
+    const int64_t nk = min(kTile, span.end - first);
+    const DenseRows<T> k =
+        entry_rows<S, T>(head.k, nodes.k, heights, height, first, nk, tile.key_width, p.head_size, head, tile.k_rows);
+    stream_scores(head, heights, nodes, height, window, first, nk, k, tile);
+    online_softmax(tile.scores, nk, lanes, tile.peak + x0, tile.sum + x0, tile.factor + x0);
+    const DenseRows<T> v = entry_rows<S, T>(head.v, nodes.v, heights, height, first, nk, tile.value_width, p.value_size,
+                                            head, tile.v_rows);
+    gemm<T, Layout::kTransposed>({tile.scores, lanes}, {v.data, v.step}, acc, tile.value_width, nq,
+                                 tile.value_width / kLanes<T>, nk,
+                                 StartRowScaled<T>{acc, tile.value_width, tile.factor + x0});
+  }
 }
 
 template <class S, class T>
@@ -203,27 +254,15 @@ void forward_tile(const StreamHead<S>& head, const HsaStreamOutputs& outputs, co
   start_softmax(kTile, tile.peak, tile.sum);
   memset(space.acc, 0, sizeof(T) * kTile * tile.value_width);
   for (int height = 0; height < heights.count; ++height) {
-    const Span span = entries_of(heights, p.branching, height, i0, nq);
-    for (int64_t first = span.first; first < span.end; first += kTile) {
-      const int64_t nk = min(kTile, span.end - first);
-      const DenseRows<T> k =
-          entry_rows<S, T>(head.k, nodes.k, heights, height, first, nk, tile.key_width, p.head_size, head, tile.k_rows);
-      stream_scores(head, heights, nodes, height, i0, nq, first, nk, k, tile);
-      online_softmax(tile.scores, nk, kTile, tile.peak, tile.sum, tile.factor);
-      const DenseRows<T> v = entry_rows<S, T>(head.v, nodes.v, heights, height, first, nk, tile.value_width,
-                                              p.value_size, head, tile.v_rows);
-      gemm<T, Layout::kTransposed>({tile.scores, kTile}, {v.data, v.step}, space.acc, tile.value_width, nq,
-                                   tile.value_width / kLanes<T>, nk,
-                                   StartRowScaled<T>{space.acc, tile.value_width, tile.factor});
-    }
+    each_window<T>(heights, p.branching, height, i0, nq,
+                   [&](const Window& window) { forward_window(head, heights, nodes, height, window, space); });
   }
   const Rows<S> out = rows_of<S>(outputs.out, head.b, head.h);
   T* lse = static_cast<T*>(outputs.lse) + (head.b * p.heads + head.h) * p.tokens + i0;
   for (int64_t x = 0; x < nq; ++x) {
     lse[x] = softmax_lse(tile.peak[x], tile.sum[x]);
     const T inverse = tile.sum[x] == T(0) ? T(0) : T(1) / tile.sum[x];
-    for (int64_t c = 0; c < p.value_size; ++c)
-      narrow(space.acc[x * tile.value_width + c] * inverse, &out.at(i0 + x, c));
+    narrow_row(space.acc + x * tile.value_width, inverse, p.value_size, out, i0 + x);
   }
 }
 
@@ -268,8 +307,8 @@ struct StreamBackward {
   const Heights& heights;
   StreamNodes<T>& nodes;
   StreamSpace<T>& space;
-  T *leaf_dk, *leaf_dv, *leaf_dkappa;  // (tokens, key_width), (tokens, value_width), (tokens)
-  T* dpositions;                       // of this stream, or null
+  T *leaf_dk, *leaf_dv, *leaf_dkappa, *leaf_dmass;  // (tokens, key_width), (tokens, value_width), (tokens)
+  T* dpositions;                                    // of this stream, or null
 
   void run() {
     const HsaStreamProblem& p = head.p;
@@ -281,15 +320,20 @@ struct StreamBackward {
     memset(leaf_dv, 0, sizeof(T) * p.tokens * nodes.value_width);
     memset(leaf_dkappa, 0, sizeof(T) * p.tokens);
     for (int64_t i0 = 0; i0 < p.tokens; i0 += kTile) tile(i0);
+    if (g.dweights.data != nullptr) start_masses();
     push_down();
     const Rows<S> dk = rows_of<S>(g.dk, head.b, head.h), dv = rows_of<S>(g.dv, head.b, head.h);
     for (int64_t t = 0; t < p.tokens; ++t) {
-      for (int64_t c = 0; c < p.head_size; ++c) narrow(leaf_dk[t * nodes.key_width + c], &dk.at(t, c));
-      for (int64_t c = 0; c < p.value_size; ++c) narrow(leaf_dv[t * nodes.value_width + c], &dv.at(t, c));
+      narrow_row(leaf_dk + t * nodes.key_width, T(1), p.head_size, dk, t);
+      narrow_row(leaf_dv + t * nodes.value_width, T(1), p.value_size, dv, t);
     }
     if (g.dkey_bias.data != nullptr) {
       const Rows<T> to = rows_of<T>(g.dkey_bias, head.b, head.h);
       for (int64_t t = 0; t < p.tokens; ++t) to.at(t, 0) = leaf_dkappa[t];
+    }
+    if (g.dweights.data != nullptr) {
+      const Rows<T> to = rows_of<T>(g.dweights, head.b, head.h);
+      for (int64_t t = 0; t < p.tokens; ++t) to.at(t, 0) = head.weight_of(t) > T(0) ? leaf_dmass[t] : T(0);
     }
   }
 
@@ -315,55 +359,79 @@ struct StreamBackward {
     transpose_rows<T>({space.dout_rows, vw}, nq, p.value_size, T(1), space.dout_transposed, kTile);
     memset(space.dq, 0, sizeof(T) * kTile * kw);
     for (int height = 0; height < heights.count; ++height) {
-      const Span span = entries_of(heights, p.branching, height, i0, nq);
-      for (int64_t first = span.first; first < span.end; first += kTile)
-        pair(height, i0, nq, first, min(kTile, span.end - first), q);
+      each_window<T>(heights, p.branching, height, i0, nq, [&](const Window& window) {
+        const Span span = entries_of(heights, p.branching, height, window.i0, window.nq);
+        for (int64_t first = span.first; first < span.end; first += kTile)
+          pair(height, window, first, min(kTile, span.end - first), q);
+      });
     }
     const Rows<S> dq = rows_of<S>(g.dq, head.b, head.h);
-    for (int64_t x = 0; x < nq; ++x)
-      for (int64_t c = 0; c < p.head_size; ++c)
-        narrow(static_cast<T>(p.scale) * space.dq[x * kw + c], &dq.at(i0 + x, c));
+    for (int64_t x = 0; x < nq; ++x) narrow_row(space.dq + x * kw, static_cast<T>(p.scale), p.head_size, dq, i0 + x);
   }
 
-  void pair(int height, int64_t i0, int64_t nq, int64_t first, int64_t nk, DenseRows<T> q) {
+  void pair(int height, const Window& window, int64_t first, int64_t nk, DenseRows<T> all_queries) {
     const HsaStreamProblem& p = head.p;
     FamilyTile<T>& t = space.tile;
     const int64_t kw = t.key_width, vw = t.value_width;
+    const auto [x0, i0, nq, lanes] = window;
+    const DenseRows<T> q{all_queries.data + x0 * all_queries.step, all_queries.step};
+    const T* dout_rows = space.dout_rows + x0 * vw;
+    T* dq = space.dq + x0 * kw;
     const DenseRows<T> k =
         entry_rows<S, T>(head.k, nodes.k, heights, height, first, nk, kw, p.head_size, head, t.k_rows);
     const DenseRows<T> v =
         entry_rows<S, T>(head.v, nodes.v, heights, height, first, nk, vw, p.value_size, head, t.v_rows);
-    stream_scores(head, heights, nodes, height, i0, nq, first, nk, k, t);
-    gemm<T, Layout::kRowMajor>({v.data, v.step}, {space.dout_transposed, kTile}, space.product, kTile, nk,
-                               kTile / kLanes<T>, p.value_size, StartZero<T>());
-    for (int64_t at = 0; at < nk * kTile; at += kLanes<T>) {
-      const int64_t x = at % kTile;
+    stream_scores(head, heights, nodes, height, window, first, nk, k, t);
+    gemm<T, Layout::kRowMajor>({v.data, v.step}, {space.dout_transposed + x0, kTile}, space.product, lanes, nk,
+                               lanes / kLanes<T>, p.value_size, StartZero<T>());
+    for (int64_t at = 0; at < nk * lanes; at += kLanes<T>) {
+      const int64_t x = x0 + at % lanes;
       const Vec<T> P = exp2<T>(load(t.scores + at) - load(space.row_lse + x));
       store(t.scores + at, P);
       store(space.product + at, P * (load(space.product + at) - load(space.row_term + x)));
     }
-    gemm<T, Layout::kTransposed>({space.product, kTile}, {k.data, k.step}, space.dq, kw, nq, kw / kLanes<T>, nk,
-                                 StartFrom<T>{space.dq, kw});
+    gemm<T, Layout::kTransposed>({space.product, lanes}, {k.data, k.step}, dq, kw, nq, kw / kLanes<T>, nk,
+                                 StartFrom<T>{dq, kw});
     T* dk = height == 0 ? leaf_dk + first * kw : nodes.dk + (heights.offset[height] + first) * kw;
     T* dv = height == 0 ? leaf_dv + first * vw : nodes.dv + (heights.offset[height] + first) * vw;
     T* dkappa = height == 0 ? leaf_dkappa + first : nodes.dkappa + heights.offset[height] + first;
-    gemm<T, Layout::kRowMajor>({space.product, kTile}, {q.data, q.step}, space.gradient, kw, nk, kw / kLanes<T>, nq,
+    gemm<T, Layout::kRowMajor>({space.product, lanes}, {q.data, q.step}, space.gradient, kw, nk, kw / kLanes<T>, nq,
                                StartZero<T>());
     for (int64_t at = 0; at < nk * kw; ++at) dk[at] += static_cast<T>(p.scale) * space.gradient[at];
-    gemm<T, Layout::kRowMajor>({t.scores, kTile}, {space.dout_rows, vw}, dv, vw, nk, vw / kLanes<T>, nq,
+    gemm<T, Layout::kRowMajor>({t.scores, lanes}, {dout_rows, vw}, dv, vw, nk, vw / kLanes<T>, nq,
                                StartFrom<T>{dv, vw});
     const int64_t b = p.branching, size = heights.size[height];
     for (int64_t y = 0; y < nk; ++y) {
       T sum = 0;
-      for (int64_t x = 0; x < nq; ++x) sum += space.product[y * kTile + x];
+      for (int64_t x = 0; x < nq; ++x) sum += space.product[y * lanes + x];
       dkappa[y] += sum;
       for (int64_t x = 0; dpositions != nullptr && height < p.heights && x < nq; ++x) {
         const int64_t node = (i0 + x) / size;
-        const T gradient = space.product[y * kTile + x];
+        const T gradient = space.product[y * lanes + x];
         if (node != first + y && gradient != T(0))
           dpositions[(height * b + node % b) * b + (first + y) % b] += gradient;
       }
     }
+  }
+
+  // The gradients of all masses through log|B|: those of the scores are in dkappa.
+  void start_masses() {
+    for (int64_t at = 0; at < heights.total; ++at)
+      nodes.dmass[at] = nodes.mass[at] > T(0) ? nodes.dkappa[at] / nodes.mass[at] : T(0);
+    for (int64_t t = 0; t < head.p.tokens; ++t)
+      leaf_dmass[t] = head.weight_of(t) > T(0) ? leaf_dkappa[t] / head.weight_of(t) : T(0);
+  }
+
+  // What the mass of a child changes in its node: |A|, and the means, which move towards the child's k, v and kappa.
+  T mass_gradient(int height, int64_t at, int64_t child, int64_t below) const {
+    const int64_t kw = nodes.key_width, vw = nodes.value_width;
+    const T *dk = nodes.dk + at * kw, *dv = nodes.dv + at * vw, *k = nodes.k + at * kw, *v = nodes.v + at * vw;
+    T sum = nodes.dkappa[at] * ((height == 1 ? head.kappa_of(child) : nodes.kappa[below]) - nodes.kappa[at]);
+    for (int64_t c = 0; c < head.p.head_size; ++c)
+      sum += dk[c] * ((height == 1 ? widen(head.k.at(child, c)) : nodes.k[below * kw + c]) - k[c]);
+    for (int64_t c = 0; c < head.p.value_size; ++c)
+      sum += dv[c] * ((height == 1 ? widen(head.v.at(child, c)) : nodes.v[below * vw + c]) - v[c]);
+    return nodes.dmass[at] + sum / nodes.mass[at];
   }
 
   // The gradient that each child gets through the mean of its node.
@@ -381,6 +449,8 @@ struct StreamBackward {
           for (int64_t c = 0; c < kw; ++c) dk[c] += share * nodes.dk[at * kw + c];
           for (int64_t c = 0; c < vw; ++c) dv[c] += share * nodes.dv[at * vw + c];
           (height == 1 ? leaf_dkappa : nodes.dkappa)[below] += share * nodes.dkappa[at];
+          if (g.dweights.data != nullptr && share > T(0))
+            (height == 1 ? leaf_dmass : nodes.dmass)[below] += mass_gradient(height, at, child, below);
         }
       }
     }
@@ -398,7 +468,8 @@ bool backward(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, const 
     T* leaf_dk = arena.take<T>(p.tokens * nodes.key_width);
     T* leaf_dv = arena.take<T>(p.tokens * nodes.value_width);
     T* leaf_dkappa = arena.take<T>(p.tokens);
-    use(space, nodes, leaf_dk, leaf_dv, leaf_dkappa);
+    T* leaf_dmass = arena.take<T>(g.dweights.data == nullptr ? 0 : p.tokens);
+    use(space, nodes, leaf_dk, leaf_dv, leaf_dkappa, leaf_dmass);
   };
   Arena measure(nullptr);
   lay_out(measure, [](auto&...) {});
@@ -409,10 +480,12 @@ bool backward(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, const 
   if (g.dpositions != nullptr) memset(partial, 0, sizeof(T) * streams * table);
   parallel_items(streams, threads, [&](int64_t stream, int thread) {
     Arena arena(workspace.slice(thread));
-    lay_out(arena, [&](StreamSpace<T>& space, StreamNodes<T>& nodes, T* leaf_dk, T* leaf_dv, T* leaf_dkappa) {
+    lay_out(arena, [&](StreamSpace<T>& space, StreamNodes<T>& nodes, T* leaf_dk, T* leaf_dv, T* leaf_dkappa,
+                       T* leaf_dmass) {
       const StreamHead<S> head(p, stream / p.heads, stream % p.heads);
       T* dpositions = g.dpositions == nullptr ? nullptr : partial + stream * table;
-      StreamBackward<S>{head, outputs, g, heights, nodes, space, leaf_dk, leaf_dv, leaf_dkappa, dpositions}.run();
+      StreamBackward<S>{head, outputs, g, heights, nodes, space, leaf_dk, leaf_dv, leaf_dkappa, leaf_dmass, dpositions}
+          .run();
     });
   });
   for (int64_t h = 0; g.dpositions != nullptr && h < p.heads; ++h) {  // over the batch, in order

@@ -81,8 +81,9 @@ struct StreamHead {
       rows_of<S>(a.g.dk, batch, head).at(n, channel) = static_cast<S>(x);
     } else if (channel < both) {
       rows_of<S>(a.g.dv, batch, head).at(n, channel - keys) = static_cast<S>(x);
-    } else if (a.g.dkey_bias.data != nullptr) {
-      rows_of<C>(a.g.dkey_bias, batch, head).at(n, 0) = x;
+    } else {
+      if (a.g.dkey_bias.data != nullptr) rows_of<C>(a.g.dkey_bias, batch, head).at(n, 0) = x;
+      if (a.leaf_dkappa != nullptr) a.leaf_dkappa[token(n)] = x;
     }
   }
 };

@@ -306,6 +306,7 @@ cudaError_t backward(const StreamCall& call) {
   for (int height = a.heights.count - 1; height >= 0; --height) {
     if (const cudaError_t e = entries<T, D>(a, height, call.stream); e != cudaSuccess) return e;
   }
+  if (const cudaError_t e = hsa_stream_weight_gradient(a, call.stream); e != cudaSuccess) return e;
   return positions.convert(static_cast<float*>(a.g.dpositions), call.stream);
 }
 

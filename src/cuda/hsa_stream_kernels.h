@@ -29,6 +29,7 @@ struct StreamArgs {
   S *rounded_k, *rounded_v;      // operands of the tensor cores
   C *dk, *dv, *dkappa, *deltas;  // of inner nodes; (stream, token): <dout, out> - dlse
   C* partials;                   // gradients of entries, by splits of the queries
+  C *leaf_dkappa, *dmass;        // (stream, token) and (stream, node); null: the weights' gradient is not wanted
   long long* positions;          // in fixed point; null: not wanted
 };
 
@@ -44,6 +45,10 @@ struct StreamCall {
 // hsa_stream_means.cu: the means of all inner nodes; rounded as well, for tensor cores.
 template <class S>
 cudaError_t hsa_stream_means(const StreamArgs<S>& a, bool rounded, cudaStream_t stream);
+
+// hsa_stream_weights.cu: the gradient of the weights, from those of all entries; does nothing where it is not wanted.
+template <class S>
+cudaError_t hsa_stream_weight_gradient(const StreamArgs<S>& a, cudaStream_t stream);
 
 // hsa_stream_forward_mma.cu, hsa_stream_backward_mma.cu: bfloat16 and float16, heads up to 128 channels, aligned rows.
 constexpr int kMmaStreamHeadSize = 128;
@@ -98,6 +103,10 @@ size_t place_stream(const HsaStreamProblem& p, bool backward, void* start, Strea
   take(to.dkappa, nodes);
   take(to.deltas, streams * p.tokens);
   take(to.partials, sizeof(S) == 2 ? streams * hsa_stream_partials(p, to.heights) : 0);
+  if (p.weights.data != nullptr) {
+    take(to.leaf_dkappa, streams * p.tokens);
+    take(to.dmass, nodes);
+  }
   return used;
 }
 
@@ -109,6 +118,7 @@ StreamArgs<S> stream_args(const StreamCall& call) {
   a.o = call.o;
   if (call.g != nullptr) a.g = *call.g;
   if (call.g == nullptr || call.g->dpositions == nullptr) a.positions = nullptr;
+  if (call.g == nullptr || call.g->dweights.data == nullptr) a.leaf_dkappa = a.dmass = nullptr;
   return a;
 }
 inline int64_t stream_position_entries(const HsaStreamProblem& p) {

@@ -152,6 +152,7 @@ cudaError_t backward(const StreamCall& call) {
     const int entries = static_cast<int>(a.p.tokens / a.heights.size[height]);
     stream_entry_gradient_kernel<S><<<blocks_for(streams * entries, 1), kThreads, 0, call.stream>>>(a, height, entries);
   }
+  if (const cudaError_t e = hsa_stream_weight_gradient(a, call.stream); e != cudaSuccess) return e;
   return positions.convert(static_cast<C*>(a.g.dpositions), call.stream);
 }
 

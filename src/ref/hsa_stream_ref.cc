@@ -32,6 +32,7 @@ struct Entry {
   int64_t position;    // index into the position table, or -1
   double mass, score;
   std::vector<double> k, v;
+  double kappa;  // the mean
 };
 
 // The entries of token i that have weight, itself first, with their scores.
@@ -39,21 +40,22 @@ std::vector<Entry> entries_of(const Stream& s, int64_t i) {
   const HsaStreamProblem& p = s.p;
   std::vector<Entry> entries;
   auto add = [&](int64_t begin, int64_t end, int64_t position) {
-    Entry e{begin, end, position, 0, 0, std::vector<double>(p.head_size, 0.0), std::vector<double>(p.value_size, 0.0)};
-    double kappa = 0;
+    Entry e{begin, end, position, 0, 0, std::vector<double>(p.head_size, 0.0), std::vector<double>(p.value_size, 0.0),
+            0};
     for (int64_t t = begin; t < end; ++t) {
       const double w = s.weight(t);
       if (w == 0) continue;
       e.mass += w;
-      kappa += w * s.kappa(t);
+      e.kappa += w * s.kappa(t);
       for (int c = 0; c < p.head_size; ++c) e.k[c] += w * *s.at(p.k, t, c);
       for (int c = 0; c < p.value_size; ++c) e.v[c] += w * *s.at(p.v, t, c);
     }
     if (e.mass == 0) return;
     for (double& x : e.k) x /= e.mass;
     for (double& x : e.v) x /= e.mass;
+    e.kappa /= e.mass;
     for (int c = 0; c < p.head_size; ++c) e.score += p.scale * *s.at(p.q, i, c) * e.k[c];
-    e.score += kappa / e.mass + std::log(e.mass);
+    e.score += e.kappa + std::log(e.mass);
     if (position >= 0) e.score += static_cast<const double*>(p.positions)[position];
     entries.push_back(std::move(e));
   };
@@ -77,6 +79,16 @@ double log_sum_exp(const std::vector<Entry>& entries) {
   if (entries.empty()) return kMinusInfinity;
   for (const Entry& e : entries) sum += std::exp(e.score - peak);
   return peak + std::log(sum);
+}
+
+// What token t of an entry gets as the gradient of its weight, by query i: through log|B| and the means k_B, v_B,
+// kappa_B.
+double weight_gradient(const Stream& s, const HsaStreamGradients& g, const Entry& e, int64_t i, int64_t t, double dS,
+                       double P) {
+  double sum = dS * (1 + s.kappa(t) - e.kappa);
+  for (int c = 0; c < s.p.head_size; ++c) sum += s.p.scale * dS * *s.at(s.p.q, i, c) * (*s.at(s.p.k, t, c) - e.k[c]);
+  for (int c = 0; c < s.p.value_size; ++c) sum += P * *s.at(g.dout, i, c) * (*s.at(s.p.v, t, c) - e.v[c]);
+  return sum / e.mass;
 }
 
 }  // namespace
@@ -117,6 +129,7 @@ Status hsa_stream_backward_ref(const HsaStreamProblem& p, const HsaStreamOutputs
         for (int c = 0; c < p.head_size; ++c) *s.at(g.dq, t, c) = *s.at(g.dk, t, c) = 0;
         for (int c = 0; c < p.value_size; ++c) *s.at(g.dv, t, c) = 0;
         if (g.dkey_bias.data != nullptr) *s.at(g.dkey_bias, t, 0) = 0;
+        if (g.dweights.data != nullptr) *s.at(g.dweights, t, 0) = 0;
       }
       for (int64_t i = 0; i < p.tokens; ++i) {
         const std::vector<Entry> entries = entries_of(s, i);
@@ -135,6 +148,8 @@ Status hsa_stream_backward_ref(const HsaStreamProblem& p, const HsaStreamOutputs
             for (int c = 0; c < p.head_size; ++c) *s.at(g.dk, t, c) += share * p.scale * dS * *s.at(p.q, i, c);
             for (int c = 0; c < p.value_size; ++c) *s.at(g.dv, t, c) += share * P * *s.at(g.dout, i, c);
             if (g.dkey_bias.data != nullptr) *s.at(g.dkey_bias, t, 0) += share * dS;
+            if (g.dweights.data != nullptr && s.weight(t) > 0)
+              *s.at(g.dweights, t, 0) += weight_gradient(s, g, e, i, t, dS, P);
           }
           if (dpositions != nullptr && e.position >= 0) dpositions[e.position] += dS;
         }

@@ -195,18 +195,20 @@ void ByteBpe::add_word(std::string_view text, std::string_view word, int64_t beg
   symbols.reserve(word.size());
   for (const char c : word) symbols.push_back(letters_[static_cast<uint8_t>(c)]);
   merge_all(symbols);
-  int64_t at = begin;  // in the text; the added space is not part of it
+  int64_t at = begin;  // in the text; the added space is not part of it and shares the place of the next character
   bool skip = borrowed_space;
   for (const int32_t id : symbols) {
     const std::string& bytes = bytes_[id];
     const int64_t end = at + static_cast<int64_t>(bytes.size()) - (skip ? 1 : 0);
-    TextRange place = whole_characters(text, {at, end});
+    TextRange place = whole_characters(text, {at, std::max(end, at + (skip ? 1 : 0))});
     if (options_.trim_places) {
-      auto spaces = static_cast<int64_t>(std::min(bytes.find_first_not_of(' '), bytes.size()));
+      const auto spaces = static_cast<int64_t>(std::min(bytes.find_first_not_of(' '), bytes.size()));
       const auto behind = static_cast<int64_t>(bytes.size() - 1 - bytes.find_last_not_of(' '));  // all of them: size
-      if (options_.space_in_front && to.ids.empty()) spaces = std::max<int64_t>(0, spaces - 1);
-      place.begin = std::min(place.begin + spaces, place.end);
-      place.end = std::max(place.end - behind, place.begin);
+      const int64_t kept = options_.space_in_front && to.ids.empty() ? 1 : 0;
+      for (int64_t n = kept; n < spaces; ++n)  // the added space stands for the first character
+        place.begin = std::min(whole_characters(text, {place.begin, place.begin + 1}).end, place.end);
+      place.end =
+          behind == static_cast<int64_t>(bytes.size()) ? place.begin : std::max(place.end - behind, place.begin);
     }
     to.ids.push_back(id);
     to.places.push_back(place);

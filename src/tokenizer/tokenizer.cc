@@ -1,12 +1,34 @@
 #include "tokenizer/tokenizer.h"
 
+#include <unicode/uchar.h>
+
 #include <algorithm>
 #include <array>
+
+#include "tokenizer/bert_words.h"
 
 namespace strata {
 namespace {
 
-bool is_white(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+// Where the white space that ends at `end` begins, at `first` at the earliest.
+int64_t white_begin(std::string_view text, int64_t first, int64_t end) {
+  while (end > first) {
+    int64_t begin = end - 1;  // of the last character
+    while (begin > first && (static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) --begin;
+    int64_t behind = begin;
+    if (!u_isUWhiteSpace(next_code_point(text, behind)) || behind != end) break;
+    end = begin;
+  }
+  return end;
+}
+
+// Where the white space that begins at `begin` ends.
+int64_t white_end(std::string_view text, int64_t begin) {
+  for (int64_t behind = begin; behind < static_cast<int64_t>(text.size()); begin = behind) {
+    if (!u_isUWhiteSpace(next_code_point(text, behind))) break;
+  }
+  return begin;
+}
 
 }  // namespace
 
@@ -30,13 +52,11 @@ Encoding Tokenizer::encode(std::string_view text, bool special, int64_t length) 
       ++at;
       continue;
     }
-    int64_t from = at, to = at + static_cast<int64_t>(found->text.size());
-    while (found->takes_space_before && from > begin && is_white(text[from - 1])) --from;
-    while (found->takes_space_behind && to < size && is_white(text[to])) ++to;
-    model_->encode(text, {begin, from}, encoding);
+    const int64_t end = at + static_cast<int64_t>(found->text.size());
+    model_->encode(text, {begin, found->takes_space_before ? white_begin(text, begin, at) : at}, encoding);
     encoding.ids.push_back(found->id);
-    encoding.places.push_back({at, at + static_cast<int64_t>(found->text.size())});
-    begin = at = to;
+    encoding.places.push_back({at, end});
+    begin = at = found->takes_space_behind ? white_end(text, end) : end;
   }
   model_->encode(text, {begin, size}, encoding);
 

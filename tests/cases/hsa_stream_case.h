@@ -27,6 +27,7 @@ struct StreamData {
     for (Array<T>* array : {&lse, &dlse}) *array = Array<T>(1, c.batch, c.heads, c.tokens);
     dlse.randomize(random, 0.3);
     weights = Array<T>(c.batch, 1, c.tokens, 1);
+    dweights = Array<T>(c.batch, c.heads, c.tokens, 1);
     weights.each([&](auto... at) {
       const double u = std::uniform_real_distribution<double>(-0.5, 2)(random);
       weights(at...) = static_cast<T>(u < 0 ? 0.0 : u);
@@ -59,6 +60,7 @@ struct StreamData {
   HsaStreamGradients gradients() {
     HsaStreamGradients g;
     g.dout = dout.view(), g.dlse = dlse.data(), g.dq = dq.view(), g.dk = dk.view(), g.dv = dv.view();
+    if (spec.weights) g.dweights = dweights.view();
     if (spec.key_bias) g.dkey_bias = dkey_bias.view();
     if (spec.positions) g.dpositions = dpositions.data();
     return g;
@@ -66,13 +68,14 @@ struct StreamData {
   template <class Want, class F>
   void each_result(const Want& want, F f) const {
     f("out", out, want.out), f("lse", lse, want.lse), f("dq", dq, want.dq), f("dk", dk, want.dk), f("dv", dv, want.dv);
+    if (spec.weights) f("dweights", dweights, want.dweights);
     if (spec.key_bias) f("dkey_bias", dkey_bias, want.dkey_bias);
     if (spec.positions) f("dpositions", dpositions, want.dpositions);
   }
   StreamCase spec;
   int64_t heights;
   Array<S> q, k, v, out, dout, dq, dk, dv;
-  Array<T> lse, dlse, weights, key_bias, dkey_bias, positions, dpositions;
+  Array<T> lse, dlse, weights, dweights, key_bias, dkey_bias, positions, dpositions;
 };
 
 inline std::vector<StreamCase> stream_cases() {

@@ -90,6 +90,19 @@ TEST(HsaStreamRef, GradientsByFiniteDifferences) {
   };
   check("q", d.q, d.dq), check("k", d.k, d.dk), check("v", d.v, d.dv);
   check("key_bias", d.key_bias, d.dkey_bias), check("positions", d.positions, d.dpositions);
+  // The weights are those of all heads; a weight of 0 hides its token, so that its gradient is 0 by definition.
+  Array<double> dweights(1, 1, 11, 1);
+  for (int64_t t = 0; t < 11; ++t) {
+    const bool hidden = d.weights(0, 0, t, 0) == 0;
+    if (hidden) {
+      EXPECT_EQ(d.dweights(0, 0, t, 0), 0.0);
+      d.weights(0, 0, t, 0) = 0.4;
+    }
+  }
+  ASSERT_TRUE(hsa_stream_forward_ref(d.problem(), d.outputs()).ok());
+  ASSERT_TRUE(hsa_stream_backward_ref(d.problem(), d.outputs(), d.gradients()).ok());
+  for (int64_t t = 0; t < 11; ++t) dweights(0, 0, t, 0) = d.dweights(0, 0, t, 0) + d.dweights(0, 1, t, 0);
+  check("weights", d.weights, dweights);
 }
 
 // Row by row never further from causal softmax than the masked tree: lse_stream >= what the masked tree reaches, and
@@ -179,6 +192,10 @@ TEST(HsaStreamErrors, MistakesAreNamed) {
   refuse([](auto& p) { p.head_size = 0; }, "head_size");
   refuse([](auto& p) { p.k.data = nullptr; }, "k: expected a pointer");
   refuse([](auto& p) { p.tokens = -1; }, "tokens");
+  HsaStreamGradients g = d.gradients();
+  g.dweights = d.dweights.view();
+  EXPECT_NE(hsa_stream_backward(d.problem(), d.outputs(), g).message().find("dweights: expected null"),
+            std::string::npos);
 }
 
 }  // namespace

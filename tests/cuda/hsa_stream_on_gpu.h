@@ -10,13 +10,13 @@ template <class S>
 void run_on_gpu(StreamData<S>& d) {
   Mirror mirror;
   for (Array<S>* array : {&d.q, &d.k, &d.v, &d.out, &d.dout, &d.dq, &d.dk, &d.dv}) mirror.add(*array);
-  for (auto* array : {&d.lse, &d.dlse, &d.weights, &d.key_bias, &d.dkey_bias, &d.positions, &d.dpositions})
+  for (auto* array : {&d.lse, &d.dlse, &d.weights, &d.dweights, &d.key_bias, &d.dkey_bias, &d.positions, &d.dpositions})
     mirror.add(*array);
   HsaStreamProblem p = d.problem();
   HsaStreamOutputs o = d.outputs();
   HsaStreamGradients g = d.gradients();
   for (ConstView* view : {&p.q, &p.k, &p.v, &p.weights, &p.key_bias, &g.dout}) mirror.translate_view(*view);
-  for (View* view : {&o.out, &g.dq, &g.dk, &g.dv, &g.dkey_bias}) mirror.translate_view(*view);
+  for (View* view : {&o.out, &g.dq, &g.dk, &g.dv, &g.dkey_bias, &g.dweights}) mirror.translate_view(*view);
   p.positions = mirror.translate(static_cast<const char*>(p.positions));
   o.lse = mirror.translate(static_cast<char*>(o.lse));
   g.dlse = mirror.translate(static_cast<const char*>(g.dlse));
@@ -28,7 +28,7 @@ void run_on_gpu(StreamData<S>& d) {
   ASSERT_TRUE(backward.ok()) << backward.message();
   expect_cuda(cudaDeviceSynchronize());
   for (Array<S>* array : {&d.out, &d.dq, &d.dk, &d.dv}) mirror.fetch(*array);
-  for (auto* array : {&d.lse, &d.dkey_bias, &d.dpositions}) mirror.fetch(*array);
+  for (auto* array : {&d.lse, &d.dkey_bias, &d.dpositions, &d.dweights}) mirror.fetch(*array);
 }
 
 // What the table of the CPU has too little of: rows the tensor-core kernels take, and queries shared by many blocks.

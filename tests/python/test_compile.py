@@ -100,8 +100,8 @@ def test_export_with_open_lengths(name):
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):
         pytest.skip("older PyTorch cannot prove the bounds of a pyramid's lengths")
     module = made(name)
-    tokens = torch.export.Dim("tokens", min=8, max=64)
-    exported = torch.export.export(module, (torch.randn(2, 20, 16),), dynamic_shapes=({1: tokens},)).module()
+    open_length = ({1: torch.export.Dim.AUTO},)  # PyTorch cannot prove bounds that the user gives for three levels
+    exported = torch.export.export(module, (torch.randn(2, 20, 16),), dynamic_shapes=open_length).module()
     for length in (9, 33):
         x = torch.randn(2, length, 16)
         torch.testing.assert_close(exported(x), module(x))

@@ -8,6 +8,8 @@ import torch
 
 import strata
 
+numpy = pytest.importorskip("numpy")
+
 VARIANTS = [
     {},
     {"levels": 1},
@@ -130,6 +132,113 @@ def test_decoding_equals_the_parallel_forward(options, tmp_path):
         tokens = torch.stack([x[b, start + step] for b, start in enumerate(starts)])
         expected = torch.stack([want[b, start + step] for b, start in enumerate(starts)])
         assert torch.allclose(module.step(tokens, cache), expected, rtol=1e-10)
+
+
+LOW = {  # what is bfloat16: the whole module, or its products; (type of the parameters, autocast)
+    "bfloat16 module": (torch.bfloat16, False),
+    "autocast": (torch.float32, True),
+}
+
+
+@pytest.mark.parametrize("kind", LOW)
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_decoding_in_bfloat16(options, kind):
+    """A step equals the parallel forward of the same module to the rounding of bfloat16."""
+    dtype, autocast = LOW[kind]
+    module = make(dtype=dtype, **options)
+    x = torch.randn(2, 20, 16).to(dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        want = module(x).detach()
+        prompt, cache = module.prefill(x[:, :7], [7, 4])
+        torch.testing.assert_close(prompt[0], want[0, :7], atol=0.02, rtol=0.02)
+        for step in range(12):
+            got = module.step(torch.stack([x[0, 7 + step], x[1, 4 + step]]), cache)
+            assert got.dtype == want.dtype == torch.bfloat16
+            expected = torch.stack([want[0, 7 + step], want[1, 4 + step]])
+            scale = float(want.abs().max())
+            assert (got - expected).abs().max() < 0.03 * scale
+    assert cache.lengths.tolist() == [19, 16]
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_a_cache_may_be_used_with_and_without_autocast(options):
+    module = make(dtype=torch.float32, **options)
+    x = torch.randn(1, 20, 16)
+    want = module(x).detach()
+    for first in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=first):
+            _, cache = module.prefill(x[:, :8])
+        for t in range(8, 13):  # levels 1, 2 and 3 get new states
+            with torch.autocast("cpu", torch.bfloat16, enabled=not first):
+                got = module.step(x[:, t], cache)
+            assert (got.float() - want[:, t]).abs().max() < 0.05 * want.abs().max()
+
+
+@pytest.mark.parametrize("form", [list, tuple, numpy.array, torch.tensor, lambda n: torch.tensor(n, dtype=torch.int32)])
+def test_lengths_in_every_form(form):
+    module = make()
+    x = torch.randn(2, 9, 16, dtype=torch.float64)
+    lengths = form([5, 3])
+    out = module(x, lengths=lengths)
+    for n, length in enumerate((5, 3)):
+        assert torch.allclose(out[n, :length], module(x[n : n + 1, :length])[0])
+        assert bool((out[n, length:] == 0).all())  # no bias in the projections
+    _, cache = module.prefill(x, lengths)
+    assert cache.lengths.tolist() == [5, 3] and cache.lengths.dtype == torch.int64
+    q, k, v, weights = make_inputs()
+    got, _ = strata.hkt_attention(q, k, v, weights, lengths=lengths)
+    assert torch.equal(got, strata.hkt_attention(q, k, v, weights, lengths=torch.tensor([5, 3]))[0])
+    newest = [t[:, :, :1].detach() for t in q]
+    k, v, weights = [t.detach() for t in k], v.detach(), weights.detach()
+    got = strata.hkt_decode(newest, k, v, weights, lengths)
+    assert torch.equal(got, strata.hkt_decode(newest, k, v, weights, torch.tensor([5, 3])))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ([5], "lengths: expected 2 numbers from 0 to 9, one per sequence, got 1 numbers"),
+        ([5, 10], "got 10 for sequence 1"),
+        ([-1, 3], "got -1 for sequence 0"),
+        ([5, 3.5], r"lengths\[1\]: expected a whole number, got 3.5"),
+        (5, "lengths: expected a list, tuple, numpy array or tensor of whole numbers, got 5"),
+        ("53", "lengths: expected a list"),
+        (numpy.array([5.0, 3.0]), "lengths: .*float64"),
+        (torch.tensor([5.0, 3.0]), "lengths: expected 2 whole numbers"),
+        (torch.tensor([True, False]), "lengths: expected 2 whole numbers"),
+        (torch.tensor([[5, 3]]), r"lengths: .*shape \(1, 2\)"),
+        (torch.tensor([5, 3, 1]), r"lengths: .*shape \(3,\)"),
+        (torch.tensor([5, 10]), "lengths: expected .*got 10"),
+        (torch.tensor([5, -1]), "lengths: expected .*got -1"),
+    ],
+)
+def test_wrong_lengths(lengths, message):
+    x = torch.randn(2, 9, 16, dtype=torch.float64)
+    with pytest.raises(ValueError, match=message):
+        make()(x, lengths)
+    with pytest.raises(ValueError, match=message):
+        strata.HktCache.from_prompt(make(), x, lengths)
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_device_and_dtype_of_the_parameters(options):
+    module = strata.HktAttention(16, 4, **options, dtype=torch.float64, device="cpu")
+    assert {parameter.dtype for parameter in module.parameters()} == {torch.float64}
+    assert module(torch.randn(1, 9, 16, dtype=torch.float64)).dtype == torch.float64
+    torch.manual_seed(3)
+    plain = strata.HktAttention(16, 4, **options)
+    torch.manual_seed(3)
+    given = strata.HktAttention(16, 4, **options, device=torch.device("cpu"), dtype=torch.float32)
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), given.parameters()))
+    skeleton = strata.HktAttention(16, 4, **options, device="meta", dtype=torch.bfloat16)
+    assert all(parameter.is_meta and parameter.dtype == torch.bfloat16 for parameter in skeleton.parameters())
+    assert skeleton.state_dict().keys() == plain.state_dict().keys()
+
+
+@pytest.mark.parametrize("key_heads", [0, -1, 3, 8])
+def test_key_heads_must_divide(key_heads):
+    with pytest.raises(ValueError, match="key_heads: expected a divisor of heads = 4"):
+        strata.HktAttention(16, 4, key_heads=key_heads)
 
 
 def test_padding_may_hold_anything():

@@ -1,5 +1,6 @@
 """HSA in Python: operators, trees, module, streaming, the hierarchy score, exchange with C++."""
 
+import copy
 import os
 import subprocess
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 
 import strata
+
+numpy = pytest.importorskip("numpy")
 
 F64 = torch.float64
 VARIANTS = [
@@ -164,6 +167,182 @@ def test_decoding_equals_the_parallel_form(options, tmp_path):
     assert cache.entries(4).tolist() == [0 + 2 + 0 + 3, 0 + 2 + 0 + 3]  # 200 = 3020 in base 4
 
 
+STREAMS = [v for v in VARIANTS if v.get("streaming")]
+
+
+@pytest.mark.parametrize("kind", ["bfloat16 module", "autocast"])
+@pytest.mark.parametrize("options", [*STREAMS, {**STREAMS[0], "normalize": True}], ids=str)
+def test_decoding_in_bfloat16(options, kind):
+    """A step equals the parallel form of the same module to the rounding of bfloat16. The cache is float32."""
+    autocast = kind == "autocast"
+    module = make(torch.float32 if autocast else torch.bfloat16, **options)
+    x = torch.randn(2, 50, 16).to(module.value.weight.dtype)
+    exact = copy.deepcopy(module).double()(x.double()).detach()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        want = module(x).detach()
+        cache = module.start_stream(2)
+        got = torch.stack([module.step(x[:, t], cache) for t in range(50)], 1)
+        _, filled = module.prefill(x[:, :30])
+        after = torch.stack([module.step(x[:, t], filled) for t in range(30, 50)], 1)
+    assert got.dtype == after.dtype == want.dtype == torch.bfloat16 and cache.state["keys"].dtype == torch.float32
+    scale = float(exact.abs().max())
+    assert (got.double() - exact).abs().max() < 0.05 * scale
+    assert (got.float() - want.float()).abs().max() < 2**-6 * scale
+    assert (after.float() - want[:, 30:].float()).abs().max() < 2**-6 * scale
+
+
+@pytest.mark.parametrize("options", STREAMS, ids=str)
+def test_streams_of_different_lengths(options, tmp_path):
+    """Prompts of different lengths fill one cache; it goes on as each sequence alone, also saved and restored."""
+    module = make(**options)
+    x = torch.randn(5, 160, 16, dtype=F64)
+    want = module(x)
+    starts = [0, 1, 16, 63, 100]
+    prompts = x[:, :100].clone()
+    for n, start in enumerate(starts):
+        prompts[n, start:] = float("nan")
+    out, cache = module.prefill(prompts, lengths=starts)
+    for n, start in enumerate(starts):
+        assert torch.allclose(out[n, :start], want[n, :start]) and bool((out[n, start:] == 0).all())
+        alone = module.start_stream(1)
+        for t in range(start):
+            module.step(x[n : n + 1, t], alone)
+        digits = alone.entries(4)
+        assert cache.entries(4)[n] == digits[0] == sum(int(digit) for digit in numpy.base_repr(start, 4))
+        rest = start
+        for height in range(10):  # the entries of each height are the same; what lies beyond is never read
+            held = rest % 4
+            for name in ("keys", "values", "kappas"):
+                got, expected = cache.state[name][n, :, height, :held], alone.state[name][0, :, height, :held]
+                assert torch.allclose(got, expected)
+            assert torch.equal(cache.state["masses"][n, height, :held], alone.state["masses"][0, height, :held])
+            rest //= 4
+    for step in range(60):
+        if step == 25:
+            strata.save_safetensors(tmp_path / "cache.safetensors", cache.state_dict())
+            cache = module.start_stream(5)
+            cache.load_state_dict(strata.load_safetensors(tmp_path / "cache.safetensors")[0])
+        tokens = torch.stack([x[n, start + step] for n, start in enumerate(starts)])
+        expected = torch.stack([want[n, start + step] for n, start in enumerate(starts)])
+        assert torch.allclose(module.step(tokens, cache), expected, rtol=1e-10, atol=1e-12)
+    assert cache.lengths.tolist() == [start + 60 for start in starts]
+
+
+def test_caches_refuse_what_does_not_fit():
+    module = make(streaming=True, branching=4)
+    with pytest.raises(ValueError, match="capacity: expected more than 2 heights, because 16 tokens"):
+        module.prefill(torch.zeros(1, 16, 16, dtype=F64), capacity=2)
+    _, cache = module.prefill(torch.zeros(1, 15, 16, dtype=F64), capacity=2)
+    with pytest.raises(ValueError, match="capacity: sequence 0 needs 3 heights"):
+        module.step(torch.zeros(1, 16, dtype=F64), cache)
+    with pytest.raises(ValueError, match=r"x: expected shape \(1, 16\), got \(2, 16\)"):
+        module.step(torch.zeros(2, 16, dtype=F64), cache)
+    with pytest.raises(ValueError, match=r'expected "keys" of shape .*, got shape'):
+        cache.load_state_dict(module.start_stream(2, 2).state_dict())
+    with pytest.raises(ValueError, match="cache: expected torch.float32 like the module, got torch.float64"):
+        module.float().step(torch.zeros(1, 16), cache)
+    with pytest.raises(ValueError, match="expected the streaming form"):
+        make().prefill(torch.zeros(1, 3, 16, dtype=F64))
+    _, empty = module.prefill(torch.zeros(2, 0, 16))
+    assert empty.lengths.tolist() == [0, 0] and module.step(torch.zeros(2, 16), empty).shape == (2, 16)
+
+
+FORMS = [list, tuple, numpy.array, torch.tensor, lambda n: torch.tensor(n, dtype=torch.int32)]
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_padding_by_lengths(options):
+    """Every sequence of a padded batch gives what it gives alone, whatever the padding holds."""
+    module = make(**options, projection_bias=True)
+    x = torch.randn(3, 20, 16, dtype=F64)
+    lengths = [20, 7, 0]
+    dirty = x.clone()
+    for n, length in enumerate(lengths):
+        dirty[n, length:] = float("nan")
+    trees = {"none": None}
+    if not module.streaming:
+        trees["of the lengths"] = strata.Tree.batch_balanced(lengths, 16)
+    for given in trees.values():
+        got = module(dirty, given, lengths=lengths)
+        for n, length in enumerate(lengths):
+            alone = None if module.streaming else strata.Tree.balanced(length, 16)
+            assert torch.allclose(got[n, :length], module(x[n : n + 1, :length], alone)[0])
+            assert torch.equal(got[n, length:], module.out.bias.expand(20 - length, -1))
+        module.zero_grad()
+        got.square().sum().backward()
+        assert all(torch.isfinite(parameter.grad).all() for parameter in module.parameters())
+        for form in FORMS:
+            assert torch.equal(module(dirty, given, lengths=form(lengths)), got)
+
+
+def test_lengths_with_trees_that_cover_the_padding():
+    module = make()
+    tree, x = strata.Tree.balanced(12, 3), torch.randn(2, 12, 16, dtype=F64)
+    weights = torch.rand(2, 12, dtype=F64) + 0.5
+    hidden = torch.arange(12) >= torch.tensor([[12], [8]])
+    for given, want in ((None, (~hidden).to(F64)), (weights, weights.masked_fill(hidden, 0.0))):
+        got = module(x, [tree, tree], given, lengths=[12, 8])
+        assert torch.allclose(got[~hidden], module(x, [tree, tree], want)[~hidden])
+        assert bool((got[hidden] == 0).all())
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ([5], "lengths: expected 2 numbers from 0 to 9, one per sequence, got 1 numbers"),
+        ([5, 10], "got 10 for sequence 1"),
+        ([5, None], r"lengths\[1\]: expected a whole number, got None"),
+        (5, "lengths: expected a list"),
+        (torch.tensor([5.0, 3.0]), "lengths: expected 2 whole numbers"),
+        (torch.tensor([5, 3, 1]), r"lengths: .*shape \(3,\)"),
+        (torch.tensor([5, 10]), "lengths: expected numbers from 0 to tokens = 9, got 10"),
+        (torch.tensor([5, -1]), "lengths: expected numbers from 0 to tokens = 9, got -1"),
+    ],
+)
+def test_wrong_lengths(streaming, lengths, message):
+    module = make(streaming=streaming)
+    with pytest.raises(ValueError, match=message):
+        module(torch.zeros(2, 9, 16, dtype=F64), lengths=lengths)
+    if streaming:
+        with pytest.raises(ValueError, match=message):
+            module.prefill(torch.zeros(2, 9, 16, dtype=F64), lengths)
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_device_and_dtype_of_the_parameters(options):
+    module = strata.HsaAttention(16, 2, **options, dtype=F64, device="cpu")
+    assert {parameter.dtype for parameter in module.parameters()} == {F64}
+    assert module(torch.randn(1, 9, 16, dtype=F64), lengths=[9]).dtype == F64
+    torch.manual_seed(3)
+    plain = strata.HsaAttention(16, 2, **options)
+    torch.manual_seed(3)
+    given = strata.HsaAttention(16, 2, **options, device=torch.device("cpu"), dtype=torch.float32)
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), given.parameters()))
+    skeleton = strata.HsaAttention(16, 2, **options, device="meta", dtype=torch.bfloat16)
+    assert all(parameter.is_meta and parameter.dtype == torch.bfloat16 for parameter in skeleton.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"branching": 1}, "branching: expected 2 to"),
+        ({"branching": 65, "streaming": True}, "branching: expected 2 to 64, got 65"),
+        ({"tables": 0}, "tables, places: expected 1 or more"),
+        ({"positions": "some"}, "positions: expected none, sinusoidal, learned or bias"),
+        ({"positions": "bias", "streaming": True, "places": 4}, "places: expected 16 like branching"),
+    ],
+)
+def test_constructors_refuse(options, message):
+    with pytest.raises(ValueError, match=message):
+        strata.HsaAttention(16, 2, **options)
+
+
+def test_something_must_tell_the_tree():
+    with pytest.raises(ValueError, match="trees: expected one per sequence, got none; or pass lengths="):
+        make()(torch.zeros(1, 3, 16, dtype=F64))
+
+
 def test_padding_may_hold_anything():
     module = make(l2_energy=True)
     tree = strata.Tree.balanced(9, 3)
@@ -258,3 +437,28 @@ def test_torch_compile():
         compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
         assert torch.allclose(compiled(x, trees), module(x, trees), atol=1e-6)
         compiled(x, trees).sum().backward()
+
+
+@pytest.mark.skipif(not hasattr(torch.library, "register_fake"), reason="needs PyTorch 2.4")
+@pytest.mark.parametrize("streaming", [False, True])
+def test_lengths_in_a_compiled_graph(streaming):
+    """One graph serves all batches and lengths."""
+    torch._dynamo.reset()
+    module, graphs = make(dtype=torch.float32, streaming=streaming, branching=4), []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend=count)
+    for tokens, lengths in ((20, [20, 7]), (13, [0, 5]), (32, [31, 32])):
+        x, counts = torch.randn(2, tokens, 16), torch.tensor(lengths)
+        torch.testing.assert_close(compiled(x, lengths=counts), module(x, lengths=counts))
+    assert len(graphs) == 1
+    torch._dynamo.reset()
+    inductor = torch.compile(module, fullgraph=True)
+    x, counts = torch.randn(2, 20, 16), torch.tensor([20, 7])
+    want = torch.autograd.grad(module(x, lengths=counts).square().sum(), list(module.parameters()))
+    got = torch.autograd.grad(inductor(x, lengths=counts).square().sum(), list(module.parameters()))
+    for a, b in zip(got, want):
+        torch.testing.assert_close(a, b, atol=2e-5, rtol=2e-4)

@@ -3,39 +3,29 @@
 import copy
 
 import pytest
+import tiny_models
 import torch
+from tiny_models import IDS, MASK
 
 import strata
+import strata.huggingface
 
 transformers = pytest.importorskip(
     "transformers", minversion="5.0", reason="strata.inject tests skipped: they need transformers 5 or later"
 )
 
-IDS = torch.tensor([[3, 17, 25, 4, 9, 30, 11, 2, 8], [5, 6, 7, 8, 12, 1, 1, 1, 1]])
-MASK = (torch.arange(9) < torch.tensor([[9], [5]])).long()
 ENCODERS = [
-    family + kind for family in ("Bert", "Roberta") for kind in ("Model", "ForSequenceClassification", "ForMaskedLM")
+    family + kind
+    for family in ("Bert", "Roberta", "DistilBert")
+    for kind in ("Model", "ForSequenceClassification", "ForMaskedLM")
 ]
 DECODERS = ["GPT2Model", "GPT2LMHeadModel"]
+LEFT = MASK.flip(1)
+HOLES = torch.tensor([[1, 1, 0, 1, 1, 1, 0, 1, 0], [0, 1, 0, 0, 1, 1, 1, 0, 0]])
 
 
 def make(name, layers=4, **options):
-    """A tiny model of random weights, large enough that attention is not uniform."""
-    torch.manual_seed(4)
-    config = {
-        "hidden_size": 32,
-        "num_attention_heads": 2,
-        "num_hidden_layers": layers,
-        "vocab_size": 40,
-        "pad_token_id": 1,
-    }
-    if "GPT2" not in name:
-        config["intermediate_size"] = 48
-    model_class = getattr(transformers, name)
-    model = model_class._from_config(model_class.config_class(**{**config, **options}))
-    for parameter in model.parameters():
-        parameter.data = 0.4 * torch.randn_like(parameter) if parameter.dim() > 1 else parameter.data
-    return model.eval()
+    return tiny_models.make(transformers, name, layers, **options)
 
 
 @torch.no_grad()
@@ -43,8 +33,9 @@ def run(model, ids=IDS, mask=MASK, **options):
     """All hidden states and what the model's head gives; padding left out."""
     output = model(input_ids=ids, attention_mask=mask, output_hidden_states=True, **options)
     head = output.logits if "logits" in output else output.last_hidden_state
-    real = slice(None) if mask is None else mask.bool()
-    return [state[real] for state in output.hidden_states] + [head[real] if head.dim() == 3 else head]
+    real = torch.ones_like(ids).bool() if mask is None else mask.bool()
+    # A classifier reads the first place, which must be real.
+    return [state[real] for state in output.hidden_states] + [head[real if head.dim() == 3 else real[:, 0]]]
 
 
 def gap(got, want):
@@ -55,23 +46,29 @@ def same(got, want):
     return all(torch.equal(a, b) for a, b in zip(got, want))
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", ENCODERS + DECODERS)
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [(name, attention) for name in ENCODERS + DECODERS for attention in ("sdpa", "eager")]
+    + [("BertModel", "strata_flat"), ("GPT2Model", "strata_flat")],
+)
 def test_a_star_is_softmax_and_removal_is_exact(name, attention):
+    strata.huggingface.register()
     options = {"branching": 64} if name in DECODERS else {"tree": strata.Tree.star}  # one family, either way
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-13)):
         model = make(name).to(dtype)
         model.set_attn_implementation(attention)
-        before = run(model)
+        masks = (LEFT, HOLES, MASK)
+        before = [run(model, mask=mask) for mask in masks]
         with strata.inject(model, [0, 1, 2, 3], **options):
-            after = run(model)
+            after = [run(model, mask=mask) for mask in masks]
+        before, after = sum(before, []), sum(after, [])
         # GPT-2's hidden states are sums over layers and grow to 50, so their rounding counts from there
-        assert all(gap(a, b) < tolerance * max(1, float(b.abs().max())) for a, b in zip(after, before))
-        assert not same(after, before)  # it was another way of computing it
-        assert same(run(model), before)
+        assert all(gap(a, b) < tolerance * max(1, float(b.abs().max())) for a, b in zip(after, before) if len(b))
+        assert attention == "strata_flat" or not same(after, before)  # it was another way of computing it
+        assert same(run(model), before[-len(run(model)) :])
 
 
-@pytest.mark.parametrize("name", ["BertModel", "RobertaForMaskedLM", "GPT2LMHeadModel"])
+@pytest.mark.parametrize("name", ["BertModel", "RobertaForMaskedLM", "DistilBertModel", "GPT2LMHeadModel"])
 def test_only_the_chosen_layers_change(name):
     model = make(name, layers=5)
     before = run(model)
@@ -91,7 +88,7 @@ def test_only_the_chosen_layers_change(name):
     assert same(run(model), before) and not model.base_model._forward_pre_hooks
 
 
-@pytest.mark.parametrize("name", ["BertModel", "RobertaModel"])
+@pytest.mark.parametrize("name", ["BertModel", "RobertaModel", "DistilBertModel"])
 @pytest.mark.parametrize("tree", ["balanced", "windows"])
 def test_padding_counts_for_nothing(name, tree):
     model = make(name)
@@ -102,7 +99,25 @@ def test_padding_counts_for_nothing(name, tree):
         longer = torch.nn.functional.pad(IDS, (0, 3), value=1), torch.nn.functional.pad(MASK, (0, 3))
         assert max(gap(a, b) for a, b in zip(run(model, *longer), want)) < 1e-5
         alone = run(model, IDS[1:, :5], None)
-        assert max(gap(a[0], b[9:]) for a, b in zip(alone, want)) < 1e-5
+        assert max(gap(a, b[9:]) for a, b in zip(alone, want)) < 1e-5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["BertModel", "DistilBertModel", "GPT2Model"])
+def test_padding_before_and_inside_the_text(name):
+    """The tree is that of the real tokens, wherever the padding is."""
+    model, text = make(name), torch.randint(2, 40, (1, 21))
+    options = {"branching": 3} if name == "GPT2Model" else {"branching": 3, "exact": (0, -1)}
+    with strata.inject(model, [0, 2, 3], **options):
+        want = model(input_ids=text, position_ids=torch.arange(21)[None]).last_hidden_state
+        for mask in ([0] * 4 + [1] * 21, [0, 0] + [1] * 21 + [0] * 3, [1] * 9 + [0] * 2 + [1] * 12):
+            mask = torch.tensor(mask)
+            rows = torch.randint(2, 40, (2, len(mask)))
+            rows[1, mask.bool()] = text
+            places = torch.stack([torch.arange(len(mask)), (mask.cumsum(0) - 1).clamp(min=0)])
+            both = torch.stack([torch.ones_like(mask), mask])
+            got = model(input_ids=rows, position_ids=places, attention_mask=both).last_hidden_state
+            assert gap(got[1, mask.bool()], want[0]) < 1e-5 * max(1, float(want.abs().max()))
 
 
 def test_exact_rows_are_softmax_rows():
@@ -113,6 +128,12 @@ def test_exact_rows_are_softmax_rows():
     exact = [0, 8, 9, 13]
     assert gap(after[exact], before[exact]) < 1e-5
     assert all(gap(after[row], before[row]) > 1e-3 for row in (1, 4, 7, 10, 12))
+    before = run(model, mask=LEFT)[-1]
+    with strata.inject(model, [0], branching=2, exact=(0, -1, 4, -5)):  # for five tokens, both ends twice
+        after = run(model, mask=LEFT)[-1]
+    exact = [0, 4, 8, 9, 13]
+    assert gap(after[exact], before[exact]) < 1e-5
+    assert all(gap(after[row], before[row]) > 1e-3 for row in (1, 3, 7, 10, 12))
 
 
 def projected(attention, x):
@@ -189,7 +210,7 @@ def test_trees_by_length_by_batch_and_set_anew():
         with pytest.raises(ValueError, match="expected a Tree of 5 tokens for sequence 1, got one of 6"):
             run(model)
         handle.tree = lambda length: "star"
-        with pytest.raises(ValueError, match="expected a Tree of .* got 'star'"):
+        with pytest.raises(ValueError, match="expected a Tree for sequence 0, got 'star'"):
             run(model)
 
 
@@ -204,7 +225,7 @@ def test_gpt2_stays_causal():
             other[0, t] = (other[0, t] + 1) % 40
             dirty = model(other).logits
             assert torch.equal(dirty[:, :t], clean[:, :t]) and not torch.equal(dirty[:, t], clean[:, t])
-        assert gap(run(model)[-1][9:], run(model, IDS[1:, :5], None)[-1][0]) < 1e-5  # padding behind the text
+        assert gap(run(model)[-1][9:], run(model, IDS[1:, :5], None)[-1]) < 1e-5  # padding behind the text
 
 
 @torch.no_grad()
@@ -229,6 +250,22 @@ def test_gpt2_with_a_cache():
                     use_cache=True,
                 )
     assert not torch.equal(cached, model.generate(ids, **options))
+
+
+@torch.no_grad()
+def test_gpt2_generates_after_left_padding():
+    """What is generated does not depend on the padding in front of the prompt."""
+    model = make("GPT2LMHeadModel")
+    options = {"max_new_tokens": 25, "do_sample": False, "pad_token_id": 1, "eos_token_id": None}
+    short, long = torch.randint(2, 40, (1, 7)), torch.randint(2, 40, (1, 20))
+    ids = torch.cat([torch.nn.functional.pad(short, (13, 0), value=1), long])
+    mask = torch.tensor([[0] * 13 + [1] * 7, [1] * 20])
+    with strata.inject(model, [1, 3], branching=3):
+        alone = [model.generate(row, attention_mask=torch.ones_like(row), **options) for row in (short, long)]
+        for cache in (True, False):
+            both = model.generate(ids, attention_mask=mask, use_cache=cache, **options)
+            assert torch.equal(both[:1, 13:], alone[0]) and torch.equal(both[1:], alone[1])
+    assert not torch.equal(model.generate(ids, attention_mask=mask, **options), both)
 
 
 @pytest.mark.parametrize("name", ["BertModel", "GPT2Model"])
@@ -262,7 +299,7 @@ def test_gradients():
 def test_mistakes_are_named():
     bert, gpt2 = make("BertModel"), make("GPT2Model")
     for model, options, words in [
-        (torch.nn.Linear(2, 2), {}, "expected BERT, RoBERTa or GPT-2 of transformers, got Linear"),
+        (torch.nn.Linear(2, 2), {}, "expected BERT, RoBERTa, DistilBERT or GPT-2 of transformers, got Linear"),
         (make("ElectraModel"), {}, "got ElectraModel"),
         (make("BertModel", is_decoder=True), {}, "as encoders"),
         (bert, {"layers": [4]}, r"layers: expected numbers from 0 to 3 .* got \[4\]"),
@@ -291,8 +328,9 @@ def test_mistakes_are_named():
         scores = torch.where(torch.arange(9) < 5, 0.0, -2.0).expand(2, 1, 9, 9)  # not hidden, only less liked
         if model is gpt2:
             scores = torch.ones(9, 9).triu(1).mul(-2).expand(2, 1, 9, 9)
-        for bad in (MASK.flip(1), torch.tensor([[1, 1, 0, 1, 1, 1, 0, 0, 0]]).expand(2, 9), scores, torch.zeros(2, 9)):
-            with pytest.raises(ValueError, match="attention_mask: expected all real tokens first"):
+        packed = torch.block_diag(torch.ones(4, 4), torch.ones(5, 5)).tril().bool().expand(2, 1, 9, 9)
+        for bad in (packed, scores, torch.zeros(2, 9)):
+            with pytest.raises(ValueError, match="attention_mask: expected 1 for real tokens and 0 for padding"):
                 model(input_ids=IDS, attention_mask=bad)
         with pytest.raises(ValueError, match="output_attentions: expected False"):
             model(input_ids=IDS, output_attentions=True)
@@ -300,7 +338,7 @@ def test_mistakes_are_named():
             model.train()(input_ids=IDS)
         model.eval()
         model.config._attn_implementation = "flex_attention"
-        with pytest.raises(ValueError, match='expected "sdpa" or "eager"'):
+        with pytest.raises(ValueError, match='expected "sdpa", "eager" or "strata_flat"'):
             model(input_ids=IDS)
         model.config._attn_implementation = "sdpa"
         handle.remove()
@@ -317,10 +355,43 @@ def children(tree):
 
 
 def test_exact_tokens_at_the_ends_stand_beside_the_tree():
+    def tree(injection, length):
+        (made,) = injection._trees(torch.tensor([length]))
+        return children(strata.Tree(made))
+
     with strata.inject(make("BertModel"), tree="windows", branching=3, exact=(0, -1)) as injection:
-        assert children(injection._tree_of(9)) == [0, [[1, 2, 3], [4, 5, 6], [7]], 8]
+        assert tree(injection, 9) == [0, [[1, 2, 3], [4, 5, 6], [7]], 8]
         injection.tree = "balanced"
-        assert children(injection._tree_of(13)) == [0, [[[1, 2, 3], [4, 5, 6], [7, 8, 9]], [[10, 11]]], 12]
-        assert children(injection._tree_of(2)) == [0, 1]
+        assert tree(injection, 13) == [0, [[[1, 2, 3], [4, 5, 6], [7, 8, 9]], [[10, 11]]], 12]
+        assert tree(injection, 2) == [0, 1]
     with strata.inject(make("BertModel"), branching=3, exact=(0, 4)) as injection:
-        assert children(injection._tree_of(5)) == [0, [[1, 2, 3], [4]]]
+        assert tree(injection, 5) == [0, [[1, 2, 3], [4]]]
+        assert tree(injection, 1) == [0]
+    with strata.inject(make("BertModel"), tree="windows", branching=3) as injection:
+        assert tree(injection, 11) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]]
+
+
+@torch.no_grad()
+def test_minilm():
+    folder = tiny_models.minilm()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    texts = ["The old mill stands by the river, where the boats that carry flour do not stop. " * 4, "It is old."]
+    embeddings = {}
+    for side in ("left", "right"):
+        batch = tokenizer(texts, padding=True, return_tensors="pt", padding_side=side)
+        places = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
+        real = batch["attention_mask"].bool()[..., None]
+
+        def embed(batch=batch, places=places, real=real):
+            states = model(**batch, position_ids=places).last_hidden_state.masked_fill(~real, 0.0)
+            return torch.nn.functional.normalize(states.sum(1), dim=-1)
+
+        before = embed()
+        with strata.inject(model, "late", branching=8, exact=(0, -1)):
+            embeddings[side] = embed()
+        cosine = (embeddings[side] * before).sum(-1)
+        assert bool((cosine > 0.9).all()) and bool((cosine[:1] < 1 - 1e-6).all()), "near the original, and not it"
+        with strata.inject(model, range(6), strata.Tree.star):
+            torch.testing.assert_close(embed(), before, atol=1e-5, rtol=0)
+    torch.testing.assert_close(embeddings["left"], embeddings["right"], atol=1e-5, rtol=0)

@@ -123,7 +123,10 @@ CASES = {
     "tree_batch_text": [lambda: (["One two.", "Three."], False)],
     "tree_text": [lambda: (TREE,)],
     "tree_cost": [lambda: (TREE,)],
-    "trees_windows": [lambda: (torch.tensor([5, 0, 7]), [4], 0, "sequence")],
+    "trees_windows": [
+        lambda: (torch.tensor([5, 0, 7]), [4], 0, "sequence"),
+        lambda: (torch.tensor([9, 2]), [4], 0, "sequence", 1, 1),
+    ],
     "sinusoidal_positions": [lambda: (2, 4)],
 }
 

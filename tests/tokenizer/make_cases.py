@@ -1,5 +1,6 @@
 """Makes cases.json: small tokenizers of each family, and what the reference implementation (the `tokenizers` package on
-PyPI) makes of texts with them. Run again only to add cases: python make_cases.py > cases.json"""
+PyPI) makes of texts with them. Run again only to add cases, with the tokenizers that are there, because learning them
+again gives others: python make_cases.py cases.json > new.json"""
 
 import json
 import sys
@@ -33,6 +34,8 @@ TEXTS = [
     "x" * 120,
     "[MASK] and <mask> or  <mask>  , <|endoftext|>[SEP]",
     "\v\f\x85\u2028\u3000",
+    "the mill\u2003\u3000<mask>\u00a0end, \x85\u2028 <mask> \u200b<mask>\u202f<mask>",
+    "a\u00a0<mask>é<mask>\x1c<mask>",
     "ends with space ",
     "hierarchicalattentionattendstotokenssentencesandparagraphs" * 2,
     *[letter * 31 for letter in "elnst. "],
@@ -93,19 +96,27 @@ def case(tokenizer, text):
     return {"text": text, "ids": encoding.ids, "places": places}
 
 
-FAMILIES = {
-    "uncased WordPiece": wordpiece(True),
-    "cased WordPiece": wordpiece(False),
-    "GPT-2": bpe(["<|endoftext|>"], processors.ByteLevel(trim_offsets=False)),
-    "RoBERTa": roberta(False),
-    "RoBERTa with a space in front": roberta(True),
-}
+def families():
+    """Tokenizers by name: those of the file that the command line names, or new ones."""
+    if len(sys.argv) > 1:
+        with open(sys.argv[1]) as file:
+            made = json.load(file)["families"]
+        return {family["name"]: Tokenizer.from_str(json.dumps(family["tokenizer"])) for family in made}
+    return {
+        "uncased WordPiece": wordpiece(True),
+        "cased WordPiece": wordpiece(False),
+        "GPT-2": bpe(["<|endoftext|>"], processors.ByteLevel(trim_offsets=False)),
+        "RoBERTa": roberta(False),
+        "RoBERTa with a space in front": roberta(True),
+    }
+
+
 json.dump(
     {
         "origin": f"tokenizers {tokenizers.__version__}, tests/tokenizer/make_cases.py",
         "families": [
             {"name": name, "tokenizer": json.loads(t.to_str()), "cases": [case(t, text) for text in TEXTS]}
-            for name, t in FAMILIES.items()
+            for name, t in families().items()
         ],
     },
     sys.stdout,

@@ -36,6 +36,19 @@ TEST(Tokenizer, AgreesWithTheReferenceTokenForTokenAndPlaceForPlace) {
   EXPECT_GT(compared, 1900);
 }
 
+TEST(Tokenizer, SpecialTokensTakeWhiteSpaceOfAnyScript) {
+  Json roberta = families()[3].at("tokenizer");
+  auto ids = [&](const std::string& text) { return Tokenizer::from_json(roberta.dump(), "t").encode(text).ids; };
+  for (const std::string white : {" ", "\t", "\u00a0", "\u2003\u3000", "\u0085 \u2028"}) {
+    EXPECT_EQ(ids("a" + white + "<mask>b"), ids("a<mask>b"));
+    EXPECT_NE(ids("a<mask>" + white + "b"), ids("a<mask>b")) << "only the space before it";
+  }
+  EXPECT_NE(ids("a\u200b<mask>b"), ids("a<mask>b")) << "a character without width is no white space";
+  for (Json& token : roberta.at("added_tokens")) token["rstrip"] = token.at("content") == "<mask>";
+  for (const std::string white : {" ", "\u00a0", "\u2003\u3000"})
+    EXPECT_EQ(ids("a<mask>" + white + "b"), ids("a<mask>b"));
+}
+
 TEST(Tokenizer, ByteLevelTokensDecodeToTheirText) {
   for (const Json& family : families()) {
     if (family.at("name") != "GPT-2") continue;

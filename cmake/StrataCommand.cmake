@@ -1,0 +1,41 @@
+# The libraries of the command. STRATA_BUILD_COMMAND=AUTO, which wheels use, leaves the command out where one is missing.
+# STRATA_COMMAND_MISSING lists the missing ones, with Debian's names of their packages.
+set(STRATA_COMMAND_MISSING "")
+if(NOT STRATA_BUILD_COMMAND)
+  return()
+endif()
+find_package(nlohmann_json QUIET)
+find_package(fmt QUIET)
+find_package(Boost QUIET)
+find_package(ZLIB QUIET)
+find_package(Eigen3 QUIET NO_MODULE)
+find_package(CLI11 QUIET)
+find_file(STRATA_CHART_JS chart.min.js PATHS /usr/share/javascript/chart.js /usr/share/nodejs/chart.js/dist NO_DEFAULT_PATH
+          DOC "Chart.js, version 3, minified; reports carry it")
+
+set(packages nlohmann_json=nlohmann-json3-dev fmt=libfmt-dev Boost=libboost-math-dev ZLIB=zlib1g-dev Eigen3=libeigen3-dev
+             CLI11=libcli11-dev)
+foreach(pair IN LISTS packages)
+  string(REPLACE "=" ";" pair ${pair})
+  list(GET pair 0 library)
+  list(GET pair 1 package)
+  if(NOT ${library}_FOUND)
+    list(APPEND STRATA_COMMAND_MISSING ${package})
+  endif()
+endforeach()
+if(NOT STRATA_CHART_JS)
+  list(APPEND STRATA_COMMAND_MISSING libjs-chart.js)
+endif()
+
+string(REPLACE ";" " " missing "${STRATA_COMMAND_MISSING}")
+if(STRATA_BUILD_COMMAND STREQUAL "AUTO")
+  if(STRATA_COMMAND_MISSING)
+    set(STRATA_BUILD_COMMAND OFF)
+    message(STATUS "Command: skipped; it needs what these Debian packages have: ${missing}")
+  else()
+    set(STRATA_BUILD_COMMAND ON)
+  endif()
+elseif(STRATA_COMMAND_MISSING)
+  message(FATAL_ERROR "The command needs what these Debian packages have: ${missing}. Install them (`make setup`), pass "
+                      "-DSTRATA_CHART_JS=/path/to/chart.min.js for libjs-chart.js, or -DSTRATA_BUILD_COMMAND=OFF.")
+endif()
