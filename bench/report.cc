@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "util/json.h"
 #include "util/options.h"
 
 namespace strata::bench {
@@ -14,7 +15,7 @@ std::vector<Figure> build_figures(const Arguments& arguments) {
     std::printf("no clean-build times yet: run `make build-times` (%s)\n", arguments.build_times.c_str());
     return {};
   }
-  const auto times = Json::parse(file);
+  const auto times = parse_json<Json>(read_file(arguments.build_times));
   return {{"build_seconds_core", times.at("build_seconds_core"), "<= 60"},
           {"build_seconds_all", times.at("build_seconds_all"), "<= 360"}};
 }
@@ -26,7 +27,7 @@ void report(std::vector<Figure> figures, const Arguments& arguments) {
   std::printf("\n");
   if (arguments.json.empty()) return;
   Json all = Json::object();
-  if (std::ifstream existing(arguments.json); existing) all = Json::parse(existing, nullptr, false);
+  if (std::ifstream existing(arguments.json); existing) all = parse_json<Json>(read_file(arguments.json));
   if (!all.is_object()) all = Json::object();
   for (const Figure& figure : figures) all[figure.name] = figure.value;
   write_json(arguments.json, all);

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <thread>
 
 #include "bench/report.h"
@@ -11,6 +10,8 @@
 #include "train/record.h"
 #include "util/common_options.h"
 #include "util/error.h"
+#include "util/json.h"
+#include "util/output.h"
 
 namespace strata {
 namespace {
@@ -53,7 +54,7 @@ struct State {
 // The JSON file has one number per figure, and the record of the last command that wrote to it.
 void write_record(const State& state, Json record) {
   if (state.arguments.json.empty()) return;
-  Json figures = Json::parse(read_file(state.arguments.json));
+  Json figures = parse_json<Json>(read_file(state.arguments.json));
   figures["record"] = finish_record(std::move(record));
   write_json(state.arguments.json, figures);
 }
@@ -78,7 +79,7 @@ void print_machine(const State& state) {
              info.contains("gpu") ? "; " + info["gpu"].get<std::string>() : "");
   for (const auto& [name, value] : info["settings"].items()) fmt::print("{}={}\n", name, value.get<std::string>());
   fmt::print("\n");
-  std::fflush(stdout);
+  flush_output();
 }
 
 void run(State& state) {

@@ -1,6 +1,7 @@
 #include "bind.h"
 
 #include "util/error.h"
+#include "util/text.h"
 
 namespace strata {
 namespace {
@@ -54,7 +55,7 @@ void take_extras(const CLI::App& command, std::vector<std::string>* words) {
   }
   for (const std::string& extra : command.remaining()) {
     if (words == nullptr || extra.rfind("--", 0) == 0)
-      throw usage_error("{}: not an option of {}{}", extra, command.get_name(), suggestion(extra, flags));
+      throw usage_error("{}: not an option of {}{}", shown(extra), command.get_name(), suggestion(extra, flags));
     words->push_back(extra);
   }
 }

@@ -9,6 +9,7 @@
 #include "data/generate.h"
 #include "data/task.h"
 #include "util/error.h"
+#include "util/text.h"
 
 namespace strata {
 namespace {
@@ -59,12 +60,12 @@ void check_data(DataConfig config, bool json_wanted) {
       fmt::print("{:<6} {:>8} {:>9} {:>8}   {}, {}, {}\n", name, s["rows"].get<int64_t>(), s["unusable"].get<int64_t>(),
                  s["cut"].get<int64_t>(), s["length"]["min"].get<int64_t>(), s["length"]["median"].get<int64_t>(),
                  s["length"]["max"].get<int64_t>());
-      for (const std::string& problem : split->problems) fmt::print("       {}\n", problem);
+      for (const std::string& problem : split->problems) fmt::print("       {}\n", shown_message(problem));
     }
     if (data.labels.size() <= 20 && !data.labels.empty()) {
       fmt::print("labels of the training rows:");
       for (const auto& [label, count] : json["train"]["labels"].items())
-        fmt::print(" {}: {}", label, count.get<int64_t>());
+        fmt::print(" {}: {}", shown(label), count.get<int64_t>());
       fmt::print("\n");
     }
     if (data.task == "listops") fmt::print("every value was computed again and is correct\n");

@@ -27,6 +27,8 @@ struct State {  // of one of the four commands
 // ------------------------------------------------------------------------------------------------- list
 
 std::string cached_state(const Task& task) {
+  if (task.goal == Goal::kNextToken || std::string(task.name) == "table") return "your own files";
+  if (find_cache_folder().empty()) return "no cache";
   const fs::path folder = cache_folder() / task.name;
   if (std::string(task.name) == "listops") {
     if (!fs::is_directory(folder)) return "generated at first use";
@@ -34,7 +36,6 @@ std::string cached_state(const Task& task) {
                                     [](const auto& entry) { return fs::exists(entry.path() / "manifest.json"); });
     return fmt::format("{} sets generated", sets);
   }
-  if (task.goal == Goal::kNextToken || std::string(task.name) == "table") return "your own files";
   return check_set(folder, false).present ? "in the cache" : "not in the cache";
 }
 
@@ -55,7 +56,8 @@ void list_tasks(bool json) {
                t["length"].get<int64_t>(), t["tree"].get<std::string>(), t["state"].get<std::string>(),
                t["source"].get<std::string>());
   }
-  fmt::print("\ncache: {}\n", cache_folder().string());
+  const fs::path cache = find_cache_folder();
+  fmt::print("\ncache: {}\n", cache.empty() ? "none: neither HOME nor XDG_CACHE_HOME is set" : cache.string());
 }
 
 // ------------------------------------------------------------------------------------------------- make, get

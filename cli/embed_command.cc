@@ -11,6 +11,7 @@
 #include "train/use_model.h"
 #include "util/common_options.h"
 #include "util/error.h"
+#include "util/output.h"
 #include "util/progress.h"
 
 namespace strata {
@@ -83,6 +84,7 @@ void run(const State& state) {
       cut += done[i].cut ? 1 : 0;
       if (!npy) print(texts[first + static_cast<int64_t>(i)], done[i]);
     }
+    flush_output();
     if (npy) rows.insert(rows.end(), done.begin(), done.end());
     progress.show(fmt::format("{} {}/{} texts  {} left", bar(static_cast<double>(last) / static_cast<double>(count)),
                               last, count, clock.left(last, count)));

@@ -16,12 +16,14 @@ struct State {
   bool json = false;
 };
 
+std::string shown_split(const std::string& split) { return split == "all" ? "all rows" : split + " split"; }
+
 void run(State& state) {
   set_threads(state.request.threads);
   state.request.data = state.table.given("Data");
   const Json result = evaluate_model(state.request);
   if (state.json) return fmt::print("{}\n", result.dump());
-  fmt::print("{} split, {} rows: accuracy {:.2f}%, loss {:.4f}", state.request.split, result["rows"].get<int64_t>(),
+  fmt::print("{}, {} rows: accuracy {:.2f}%, loss {:.4f}", shown_split(result["split"]), result["rows"].get<int64_t>(),
              100 * result["accuracy"].get<double>(), result["loss"].get<double>());
   if (result.contains("bits_per_byte")) fmt::print(", {:.4f} bits per byte", result["bits_per_byte"].get<double>());
   fmt::print("; {:.1f} s\n", result["seconds"].get<double>());

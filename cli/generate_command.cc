@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <iostream>
-
 #include "bind.h"
 #include "commands.h"
 #include "generate/generator.h"
@@ -9,6 +7,7 @@
 #include "util/common_options.h"
 #include "util/error.h"
 #include "util/interrupt.h"
+#include "util/output.h"
 #include "util/progress.h"
 
 namespace strata {
@@ -40,14 +39,17 @@ void run(const State& state) {
                                                     : state.prompt[0];
   Generator generate(state.model, state.options);
   watch_for_interrupts();
-  if (!state.json) std::cout << prompt << std::flush;
-  const Generated made = generate(prompt, [&](std::string_view piece) {
-    if (!state.json) std::cout << piece << std::flush;
-  });
+  auto write = [&](std::string_view piece) {
+    if (state.json) return;
+    fmt::print("{}", piece);
+    flush_output();
+  };
+  write(prompt);
+  const Generated made = generate(prompt, write);
   if (state.json) {
     fmt::print("{}\n", to_json(prompt, made).dump(-1, ' ', false, Json::error_handler_t::replace));
   } else {
-    std::cout << "\n";
+    write("\n");
     Progress(state.quiet)
         .note(fmt::format(
             "{} tokens in {:.2f} s ({:.1f} per second) after a prompt of {} tokens in {:.2f} s; ended by {}; "

@@ -40,7 +40,8 @@ void run(bool json) {
       fmt::print("bfloat16 kernels {}: {} forward, {} backward\n", k["problem"].get<std::string>(),
                  k["forward"].get<std::string>(), k["backward"].get<std::string>());
   }
-  fmt::print("cache            {}\n", info["cache"].get<std::string>());
+  const auto cache = info["cache"].get<std::string>();
+  fmt::print("cache            {}\n", cache.empty() ? "none: neither HOME nor XDG_CACHE_HOME is set" : cache);
 }
 
 }  // namespace

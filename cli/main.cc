@@ -3,13 +3,18 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <set>
+#include <sstream>
+#include <system_error>
 
 #include "commands.h"
 #include "strata/host.h"
 #include "util/error.h"
 #include "util/options.h"
+#include "util/output.h"
+#include "util/text.h"
 
 namespace {
 
@@ -25,15 +30,16 @@ constexpr const char* kFooter =
     "  strata COMMAND --help                   options and examples of a command\n"
     "\n"
     "Exit codes: 0 done; 1 failure; 2 wrong command line or config; 3 data missing or unreadable;\n"
-    "4 output folder or checkpoint unusable; 130 interrupted, state saved.";
+    "4 output folder, checkpoint or standard output unusable; 130 interrupted, state saved;\n"
+    "141 the reader of standard output closed its pipe.";
 
 // The message of CLI11 would not name the wrong word.
 void check_command(const CLI::App& app, const std::string& word) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
   if (word[0] == '-' || std::find(names.begin(), names.end(), word) != names.end()) return;
-  throw strata::usage_error("{}: unknown command{}; the commands are {}", word, strata::suggestion(word, names),
-                            fmt::join(names, ", "));
+  throw strata::usage_error("{}: unknown command{}; the commands are {}", strata::shown(word),
+                            strata::suggestion(word, names), fmt::join(names, ", "));
 }
 
 // Applies the settings this machine needs (strata/host.h). Commands that compute also limit how long waiting OpenMP
@@ -48,20 +54,11 @@ void settle(const std::string& command, char** argv) {
 }
 
 int fail(strata::ExitCode code, const std::string& message) {
-  std::cerr << "strata: " << message << "\n";
+  if (code != strata::ExitCode::kClosedPipe) std::cerr << "strata: " << strata::shown_message(message) << "\n";
   return static_cast<int>(code);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  using strata::ExitCode;
-  if (argc > 1) settle(argv[1], argv);
-  CLI::App app(kIntroduction, "strata");
-  app.footer(kFooter);
-  app.set_version_flag("--version", "strata " STRATA_VERSION);
-  app.require_subcommand(1);
-  app.get_formatter()->column_width(44);
+void add_commands(CLI::App& app) {
   strata::add_data_command(app);
   strata::add_train_command(app);
   strata::add_compare_command(app);
@@ -76,23 +73,60 @@ int main(int argc, char** argv) {
   strata::add_report_command(app);
   strata::add_info_command(app);
   strata::add_bench_command(app);
-  if (argc == 1) {
-    std::cout << app.help();
-    return 0;
-  }
+}
+
+// Runs the command. Returns its exit code; throws what went wrong.
+int run(int argc, char** argv) {
+  CLI::App app(kIntroduction, "strata");
+  app.footer(kFooter);
+  app.set_version_flag("--version", "strata " STRATA_VERSION);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(44);
+  add_commands(app);
   try {
-    check_command(app, argv[1]);
-    app.parse(argc, argv);
+    if (argc == 1) {
+      fmt::print("{}", app.help());
+    } else {
+      check_command(app, argv[1]);
+      app.parse(argc, argv);
+    }
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    return fail(ExitCode::kUsage, fmt::format("{}\nTry strata --help.", error.what()));
+    if (error.get_exit_code() != 0) throw strata::usage_error("{}\nTry strata --help.", error.what());
+    std::ostringstream help;  // or the version
+    app.exit(error, help, std::cerr);
+    fmt::print("{}", help.str());
+  }
+  strata::flush_output();
+  return 0;
+}
+
+// An exception of the standard library: a print that failed, or something unexpected.
+int fail_by(const std::exception& exception) {
+  try {
+    const auto* system = dynamic_cast<const std::system_error*>(&exception);
+    strata::flush_output(system != nullptr ? system->code().value() : 0);
+  } catch (const strata::Error& error) {
+    return fail(error.code(), error.what());
+  }
+  const std::string words = exception.what();  // without the trace that torch adds
+  return fail(strata::ExitCode::kFailure, words.substr(0, words.find("\nException raised from")));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using strata::ExitCode;
+  strata::prepare_streams();
+  if (argc > 1) settle(argv[1], argv);
+  try {
+    return run(argc, argv);
   } catch (const strata::Error& error) {
     return fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {
     return fail(ExitCode::kFailure, "out of memory; try a smaller --batch or --length");
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(ExitCode::kOutput, fmt::format("{}: {}", error.path1().string(), error.code().message()));
   } catch (const std::exception& error) {
-    const std::string words = error.what();  // without the trace that torch adds
-    return fail(ExitCode::kFailure, words.substr(0, words.find("\nException raised from")));
+    return fail_by(error);
   }
-  return 0;
 }

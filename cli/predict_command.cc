@@ -8,6 +8,7 @@
 #include "train/use_model.h"
 #include "util/common_options.h"
 #include "util/error.h"
+#include "util/output.h"
 
 namespace strata {
 namespace {
@@ -16,13 +17,14 @@ struct State {
   std::string model;
   std::vector<std::string> texts, files;
   int64_t top = 5, threads = 0;
+  bool check_digest = true;
   OptionTable table;
 };
 
 // Bytes that are not UTF-8 become U+FFFD.
 void print(const Json& line) {
   fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  std::fflush(stdout);
+  flush_output();
 }
 
 // The answer to a bad input is its error. The other inputs are still answered; the exit code is that of a data error.
@@ -38,7 +40,7 @@ bool answer(const Predictor& predict, const std::string& input) {
 
 void run(const State& state) {
   set_threads(state.threads);
-  const Predictor predict(state.model, state.top);
+  const Predictor predict(state.model, state.top, state.check_digest);
   bool good = true;
   for (const std::string& text : state.texts) good &= answer(predict, text);
   for (const std::string& file : state.files) {
@@ -67,6 +69,7 @@ void add_predict_command(CLI::App& app) {
   table.begin_group("Output");
   table.add("top", &state->top, {.help = "Language models: number of next bytes to show", .min = 1, .max = 256});
   declare_threads(table, state->threads);
+  declare_check_digest(table, state->check_digest);
   command->footer(
       examples("  strata predict runs/listops-hsa-seed1 \"[MAX 2 [MIN 4 7 ] 0 ]\"\n"
                "  strata predict runs/imdb-hkt-seed1 --file review.txt\n"

@@ -4,6 +4,7 @@
 #include "commands.h"
 #include "report/report.h"
 #include "util/common_options.h"
+#include "util/text.h"
 
 namespace strata {
 
@@ -21,7 +22,7 @@ void run(const State& state) {
     written.push_back({{"path", report.path.string()}, {"problems", report.problems}});
     if (state.json) continue;
     fmt::print("written to {}\n", report.path.string());
-    for (const std::string& problem : report.problems) fmt::print("  {}\n", problem);
+    for (const std::string& problem : report.problems) fmt::print("  {}\n", shown_message(problem));
   }
   if (state.json) fmt::print("{}\n", written.dump());
 }

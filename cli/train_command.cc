@@ -20,7 +20,8 @@ struct State {
   RunConfig run;
   OptionTable table;
   std::string folder, resume;
-  bool quiet = false, json = false;
+  CLI::Option* resume_flag = nullptr;
+  bool quiet = false, json = false, allow_changed_data = false;
 };
 
 void print_result(const Json& result) {
@@ -39,7 +40,11 @@ void print_result(const Json& result) {
 }
 
 void run(State& state) {
-  if (!state.resume.empty()) {
+  const bool resuming = state.resume_flag->count() > 0;
+  if (resuming) {
+    if (state.resume.empty()) throw usage_error("--resume: expected the folder of a run, got an empty name");
+    if (state.table.find("folder")->given)
+      throw usage_error("--folder: a resumed run stays in its folder, {}; remove --folder", state.resume);
     for (const Option& option : state.table.options()) {
       if (option.given && option.note.recorded)
         throw usage_error("{}: a resumed run keeps its options; remove it, or start a new run", option.flag());
@@ -47,12 +52,19 @@ void run(State& state) {
     state.folder = state.resume;
     state.run = read_run_config({state.resume});
   }
+  if (!resuming && state.allow_changed_data)
+    throw usage_error(
+        "--allow-changed-data: a new run has no recorded data; remove it, or resume with --resume FOLDER");
   if (state.folder.empty()) {
     state.folder =
         fmt::format("runs/{}-{}-seed{}", state.run.data.task, state.run.model.attention, state.run.train.seed);
   }
   watch_for_interrupts();
-  const Json result = train(state.run, {state.folder}, !state.resume.empty(), state.quiet, track_scores);
+  const Json result = train(state.run, {state.folder},
+                            {.resume = resuming,
+                             .allow_changed_data = state.allow_changed_data,
+                             .quiet = state.quiet,
+                             .tracker = track_scores});
   if (state.json) {
     fmt::print("{}\n", result.dump());
   } else {
@@ -69,14 +81,16 @@ void add_train_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "Train one model on one task");
   OptionTable& table = state->table;
   declare(table, state->run);
+  declare_changed_data(table, state->allow_changed_data);
   table.begin_group("Output");
   table.add(
       "folder", &state->folder,
       {.help = "Folder of the run; runs/TASK-ATTENTION-seedSEED if not given", .type = "FOLDER", .recorded = false});
   declare_quiet(table, state->quiet);
   declare_json(table, state->json);
-  command->add_option("--resume", state->resume, "Continue the run in this folder, to the same bits")
-      ->type_name("FOLDER");
+  state->resume_flag =
+      command->add_option("--resume", state->resume, "Continue the run in this folder, to the same bits");
+  state->resume_flag->type_name("FOLDER");
   command->footer(
       examples("  strata train --attention hsa --seed 2\n"
                "  strata train --task imdb --length 1024 --model-size 128 --epochs 8 --attention hkt\n"

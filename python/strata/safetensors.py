@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,6 +36,8 @@ _TYPES = {
     "BOOL": torch.bool,
 }
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
+_DIGEST = "strata.sha256"  # of the whole file, with zeros in the place of the digest itself
+_NO_DIGEST = "0" * 64
 
 
 def save_safetensors(path: FilePath, tensors: Mapping[str, torch.Tensor], metadata: Mapping[Any, Any] | None = None) -> None:
@@ -45,10 +49,15 @@ def save_safetensors(path: FilePath, tensors: Mapping[str, torch.Tensor], metada
     for name, tensor in tensors.items():
         if tensor.dtype not in _NAMES:
             raise ValueError(f'tensor "{name}": expected one of {", ".join(_TYPES)}, got {tensor.dtype}')
-    notes = {str(key): str(value) for key, value in (metadata or {}).items()}
+    notes = {str(key): str(value) for key, value in (metadata or {}).items()} | {_DIGEST: _NO_DIGEST}
     temporary = f"{os.fspath(path)}.writing"
     try:
         (_write_by_package if HAS_PACKAGE else _write)(temporary, tensors, notes)
+        place, digest = _digest(temporary)
+        if place:
+            with open(temporary, "r+b") as file:
+                file.seek(place)
+                file.write(digest.encode())
         os.replace(temporary, path)
     except BaseException:
         if os.path.exists(temporary):
@@ -56,10 +65,34 @@ def save_safetensors(path: FilePath, tensors: Mapping[str, torch.Tensor], metada
         raise
 
 
-def load_safetensors(path: FilePath) -> tuple[Tensors, dict[str, str]]:
-    """Returns (tensors, metadata), the tensors on the CPU. A file of another format gives a ValueError."""
-    if not HAS_PACKAGE:
-        return _read(path)
+def load_safetensors(path: FilePath, check_digest: bool = True) -> tuple[Tensors, dict[str, str]]:
+    """Returns (tensors, metadata), the tensors on the CPU. A file of another format gives a ValueError, and so does one
+    that differs from the digest it carries, unless `check_digest` is false."""
+    tensors, metadata = (_read_by_package if HAS_PACKAGE else _read)(path)
+    stored = metadata.pop(_DIGEST, _NO_DIGEST)
+    if check_digest and stored != _NO_DIGEST and stored != (found := _digest(path)[1]):
+        raise ValueError(
+            f"{path}: expected SHA-256 {stored}, which the file carries, got {found}; the file is damaged or was "
+            "changed. Restore it, or skip this check with check_digest=False"
+        )
+    return tensors, metadata
+
+
+def _digest(path: FilePath) -> tuple[int, str]:
+    """Where the digest of a file stands (0: it has none), and what it should be."""
+    with open(path, "rb") as file:
+        prefix = file.read(8)
+        header = file.read(min(int.from_bytes(prefix, "little"), 100_000_000))
+        found = re.search(rb'"strata\.sha256"\s*:\s*"([0-9a-f]{64})"', header)
+        if found is None:
+            return 0, "none"
+        digest = hashlib.sha256(prefix + header[: found.start(1)] + _NO_DIGEST.encode() + header[found.end(1) :])
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return 8 + found.start(1), digest.hexdigest()
+
+
+def _read_by_package(path: FilePath) -> tuple[Tensors, dict[str, str]]:
     try:
         with safe_open(os.fspath(path), framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
@@ -71,13 +104,13 @@ def _write_by_package(path: str, tensors: Mapping[str, torch.Tensor], metadata: 
     # Clones, because the package rejects tensors that share memory.
     dense = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     try:
-        save_file(dense, path, metadata or None)
+        save_file(dense, path, metadata)
     except SafetensorError as error:
         raise OSError(f"{path}: could not write: {error}") from error
 
 
 def _write(path: str, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> None:
-    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    header: dict[str, Any] = {"__metadata__": metadata}
     data: list[bytes] = []
     offset = 0
     for name, tensor in tensors.items():
@@ -106,7 +139,7 @@ def _read(path: FilePath) -> tuple[Tensors, dict[str, str]]:
         raise ValueError(f"{path}: not a safetensors file: its header is not JSON ({error})") from error
     data = memoryview(raw)[8 + length :]
     try:
-        metadata = header.pop("__metadata__", {})
+        metadata = dict(header.pop("__metadata__", {}))
         return {name: _tensor(path, name, entry, data) for name, entry in header.items()}, metadata
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a safetensors file: its header is malformed ({error!r})") from error

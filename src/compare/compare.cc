@@ -6,8 +6,13 @@
 #include "compare/runs.h"
 #include "compare/tables.h"
 #include "data/task.h"
+#include "train/same_data.h"
+#include "util/atomic_file.h"
+#include "util/digest.h"
 #include "util/error.h"
+#include "util/json.h"
 #include "util/progress.h"
+#include "util/text.h"
 
 namespace strata {
 namespace {
@@ -28,7 +33,7 @@ Json record_of_runs(const std::vector<Run>& runs) {
                  {"started", Json()},
                  {"finished", Json()}};
   for (const Run& run : runs) {
-    const Json one = Json::parse(read_file(run.folder.run()), nullptr, false);
+    const Json one = parse_json<Json>(read_file(run.folder.run()));
     if (!one.is_object() || !one.contains("versions") || !one.contains("machine")) continue;  // of an older version
     if (record["data"].is_null()) record["data"] = one.value("data", Json());
     const Json where = {{"versions", one["versions"]}, {"machine", one["machine"]}};
@@ -48,7 +53,7 @@ Json record_of_runs(const std::vector<Run>& runs) {
 void claim_folder(const fs::path& folder, const Json& plan) {
   const fs::path path = folder / "compare.json";
   if (!fs::exists(path)) return write_json(path, plan);
-  Json there = Json::parse(read_file(path), nullptr, false);
+  Json there = parse_json<Json>(read_file(path));
   if (there.is_object() && there.contains("options") && there["options"].is_object()) {
     // An option that did not exist then had its default.
     const Json defaults = record_of(RunConfig());
@@ -62,8 +67,8 @@ void claim_folder(const fs::path& folder, const Json& plan) {
     const Json before = there.flatten(), now = plan.flatten();
     for (const auto& [key, value] : now.items()) {
       if (!before.contains(key) || before[key] != value) {
-        what = fmt::format("{} is {} there and {} here", key, before.contains(key) ? before[key].dump() : "missing",
-                           value.dump());
+        what = fmt::format("{} is {} there and {} here", key,
+                           before.contains(key) ? shown(before[key].dump()) : "missing", shown(value.dump()));
         break;
       }
     }
@@ -80,6 +85,8 @@ std::vector<Run> make_runs(const std::vector<Variant>& variants, int64_t first_s
       Run run;
       run.config = variant.config;
       run.config.train.seed = first_seed + seed;
+      if (!run.config.data.data.empty())
+        run.config.data.data = fs::absolute(run.config.data.data).lexically_normal().string();
       if (run.config.train.threads == 0) run.config.train.threads = threads;
       run.label = fmt::format("{}, seed {}", variant.name, run.config.train.seed);
       run.folder = {run_folder(folder, variant.name, run.config.train.seed)};
@@ -98,7 +105,7 @@ std::vector<AttentionSummary> summaries_of(const std::vector<Variant>& variants,
     summary.name = variants[v].name;
     std::vector<double> times;
     for (size_t r = v; r < runs.size(); r += variants.size()) {
-      const Json result = Json::parse(read_file(runs[r].folder.result()));
+      const Json result = read_result(runs[r].folder);
       summary.scores.push_back(score_of(result));
       summary.valid.push_back(score_of(result, "valid"));
       summary.parameters = result.at("parameters");
@@ -109,6 +116,17 @@ std::vector<AttentionSummary> summaries_of(const std::vector<Variant>& variants,
     summaries.push_back(std::move(summary));
   }
   return summaries;
+}
+
+// Every run must have read the same data: that of `now`, or, if it is null, that of the first run.
+void check_data_of_runs(const std::vector<Run>& runs, Json now, bool allowed) {
+  for (const Run& run : runs) {
+    const Json recorded = read_run(run.folder).value("data", Json());
+    if (now.is_null()) now = recorded;
+    if (data_changes(recorded, now).empty()) continue;
+    check_same_data(recorded, now, allowed);
+    return;  // one warning is enough
+  }
 }
 
 }  // namespace
@@ -126,6 +144,7 @@ Json compare(const RunConfig& base, const CompareOptions& options, const fs::pat
   const std::vector<Variant> variants = parse_variants(options.attentions, base);
   make_folder(folder);
   const FolderLock lock(folder);
+  remove_stray_parts(folder.string());
   claim_folder(folder, {{"attentions", options.attentions}, {"seeds", options.seeds}, {"options", record_of(base)}});
   const TaskData data = load_task(base.data);  // generated, or found to be missing, once, before any run starts
   for (const std::string& problem : describe_problems(data)) Progress(options.quiet).note("warning: " + problem);
@@ -136,7 +155,9 @@ Json compare(const RunConfig& base, const CompareOptions& options, const fs::pat
   const int64_t jobs = options.jobs > 0 ? options.jobs : base.train.device == "cuda" ? 1 : std::min(cores, count);
   const std::vector<Run> runs =
       make_runs(variants, base.train.seed, options.seeds, folder, std::max<int64_t>(1, cores / jobs));
-  run_all(runs, {jobs, options.minutes, options.quiet, program});
+  check_data_of_runs(runs, describe_files(data.files), options.allow_changed_data);
+  run_all(runs, {jobs, options.minutes, options.quiet, options.allow_changed_data, program});
+  check_data_of_runs(runs, Json(), options.allow_changed_data);
 
   Json results = {{"task", base.data.task}, {"seeds", options.seeds}, {"first_seed", base.train.seed}};
   results.update(

@@ -21,6 +21,7 @@ struct CompareOptions {
   int64_t seeds = 3, jobs = 0;
   double minutes = 0;  // after which runs are saved and stopped; 0: never
   bool quiet = false;
+  bool allow_changed_data = false;  // go on if the data is not what finished or stopped runs recorded
 };
 void declare(OptionTable& table, CompareOptions& options);
 

@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <map>
 #include <numbers>
 #include <thread>
@@ -41,10 +43,10 @@ double Run::share() const {
 
 namespace {
 
-pid_t start(const Run& run, const std::string& program) {
+pid_t start(const Run& run, const RunOptions& options) {
   const std::string log = (run.folder.root / "log.txt").string();
-  const int out = open(log.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0644);
-  if (out < 0) throw output_error("{}: could not be written", log);
+  const int out = open(log.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (out < 0) throw output_error("{}: could not write ({})", log, std::strerror(errno));
   const std::string threads = std::to_string(run.config.train.threads), root = run.folder.root.string();
   const pid_t child = fork();
   if (child == 0) {
@@ -56,7 +58,10 @@ pid_t start(const Run& run, const std::string& program) {
     setenv("GOMP_SPINCOUNT", "10000", 0);  // see cli/main.cc
     dup2(out, STDOUT_FILENO);
     dup2(out, STDERR_FILENO);
-    execl(program.c_str(), program.c_str(), "train", "--resume", root.c_str(), static_cast<char*>(nullptr));
+    const char* const program = options.program.c_str();
+    execl(program, program, "train", "--resume", root.c_str(),
+          options.allow_changed_data ? "--allow-changed-data" : static_cast<char*>(nullptr),
+          static_cast<char*>(nullptr));
     _exit(127);
   }
   close(out);
@@ -83,7 +88,7 @@ class Runner {
   void run() {
     while (!running_.empty() || may_start()) {
       while (may_start() && static_cast<int64_t>(running_.size()) < options_.jobs) {
-        running_[start(*waiting_.back(), options_.program)] = waiting_.back();
+        running_[start(*waiting_.back(), options_)] = waiting_.back();
         waiting_.pop_back();
       }
       if (is_stopping() && !told_) {
@@ -119,7 +124,7 @@ class Runner {
     const Run* run = running_[child];
     running_.erase(child);
     if (code == 0) {
-      const Json result = Json::parse(read_file(run->folder.result()));
+      const Json result = read_result(run->folder);
       progress_.note(fmt::format("{}: {} {:.2f}, {} steps in {}", run->label, measure_of(run->config.data.task),
                                  score_of(result), result.at("steps").get<int64_t>(),
                                  duration(result.at("train_seconds"))));

@@ -25,6 +25,7 @@ struct RunOptions {
   int64_t jobs = 1;    // processes at the same time
   double minutes = 0;  // after which the runs are saved and stopped; 0: never
   bool quiet = false;
+  bool allow_changed_data = false;
   std::string program;  // strata
 };
 

@@ -1,4 +1,5 @@
 #include "compare/compare.h"
+#include "util/common_options.h"
 #include "util/error.h"
 
 namespace strata {
@@ -10,8 +11,38 @@ void declare(OptionTable& table, CompareOptions& options) {
   table.add("jobs", &options.jobs,
             {.help = "Runs at the same time; 0: one per core, a single one on a GPU", .min = 0, .max = 1024});
   table.add("minutes", &options.minutes,
-            {.help = "Save and stop after this many minutes; the same command continues; 0: never", .min = 0});
+            {.help = "Save and stop after this many minutes; the same command continues; 0: never",
+             .min = 0,
+             .max = kMostCount});
+  declare_changed_data(table, options.allow_changed_data);
 }
+
+namespace {
+
+// Runs are paired by seed on the same rows. What the attention is and how it is trained may differ; data, seed, the
+// rest of the model, and where and how runs are recorded may not.
+bool may_differ(const Option& option) {
+  static const std::set<std::string> groups = {"HKT attention", "HSA attention", "Training"};
+  static const std::set<std::string> model = {"heads", "dropout", "positions"};  // what an attention may need otherwise
+  return (groups.count(option.group) > 0 && option.name != "seed") || model.count(option.name) > 0;
+}
+
+void check_may_differ(const Option& asked, const std::string& variant) {
+  if (may_differ(asked)) return;
+  RunConfig config;
+  OptionTable table;
+  declare(table, config);
+  std::vector<std::string> names;
+  for (const Option& option : table.options()) {
+    if (may_differ(option)) names.push_back(option.name);
+  }
+  throw usage_error(
+      "--attentions {}: {} must be the same for all attentions, or their runs could not be compared; give it once, as "
+      "{}. Options that may differ are {}",
+      variant, asked.name, asked.flag(), fmt::join(names, ", "));
+}
+
+}  // namespace
 
 std::vector<Variant> parse_variants(const std::vector<std::string>& names, const RunConfig& base) {
   std::vector<Variant> variants;
@@ -28,6 +59,7 @@ std::vector<Variant> parse_variants(const std::vector<std::string>& names, const
       if (option == nullptr || (part > 0 && equals == std::string::npos)) {
         throw usage_error("--attentions {}: expected ATTENTION or ATTENTION:OPTION=VALUE, got \"{}\"", name, word);
       }
+      if (part > 0) check_may_differ(*option, name);
       table.set(*option, {part == 0 ? word : word.substr(equals + 1)}, "--attentions " + name);
       at = end + 1;
     }

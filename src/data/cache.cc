@@ -1,27 +1,34 @@
 #include "data/cache.h"
 
-#include <unistd.h>
-
 #include <cstdlib>
 
+#include "util/atomic_file.h"
 #include "util/error.h"
+#include "util/json.h"
 
 namespace strata {
 
-fs::path cache_folder() {
+fs::path find_cache_folder() {
   if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0') {
     return fs::path(cache) / "strata";
   }
   const char* home = std::getenv("HOME");
-  if (home == nullptr || *home == '\0') {
+  return home == nullptr || *home == '\0' ? fs::path() : fs::path(home) / ".cache" / "strata";
+}
+
+fs::path cache_folder() {
+  fs::path folder = find_cache_folder();
+  if (folder.empty())
     throw usage_error("cache: expected HOME or XDG_CACHE_HOME to name a folder, got neither; set XDG_CACHE_HOME");
-  }
-  return fs::path(home) / ".cache" / "strata";
+  return folder;
 }
 
 void write_set(const fs::path& folder, const Json& origin, const Files& files) {
-  const fs::path beside = folder.string() + ".part" + std::to_string(getpid());
+  make_folder(folder.parent_path());
+  remove_stray_parts(folder.parent_path().string());
+  const fs::path beside = part_name(folder.string());
   make_folder(beside);
+  const PartLock lock(beside.string());
   Json manifest = {{"origin", origin}, {"files", Json::object()}};
   try {
     for (const auto& [name, content] : files) {
@@ -49,7 +56,7 @@ void write_set(const fs::path& folder, const Json& origin, const Files& files) {
 SetState check_set(const fs::path& folder, bool read_files) {
   SetState state;
   if (!fs::exists(folder / "manifest.json")) return state;
-  state.manifest = Json::parse(read_file(folder / "manifest.json"), nullptr, false);
+  state.manifest = parse_json<Json>(read_file(folder / "manifest.json"));
   if (!state.manifest.is_object() || !state.manifest.contains("files") || !state.manifest["files"].is_object()) {
     state.problems.push_back("manifest.json is damaged");
     return state;

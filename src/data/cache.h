@@ -10,7 +10,8 @@
 
 namespace strata {
 
-fs::path cache_folder();
+fs::path cache_folder();       // throws a usage error if no environment variable names one
+fs::path find_cache_folder();  // empty in that case
 
 // A set is written into a temporary folder, which is renamed when it is complete. A set that exists is complete.
 using Files = std::vector<std::pair<std::string, std::string>>;  // name, content

@@ -1,4 +1,7 @@
 // CIFAR-10 (Krizhevsky 2009) as sequences of 1,024 grey pixels: the official binary batches, or files of grey rows.
+#include <functional>
+#include <map>
+
 #include "data/cache.h"
 #include "data/task.h"
 #include "util/error.h"
@@ -51,9 +54,15 @@ TaskData load_cifar10(const DataConfig& config) {
   TaskData data;
   data.vocabulary = kByteVocabulary;
   data.labels = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
+  std::map<size_t, std::string> seen;  // names by hashes of the contents
   auto read = [&](const fs::path& path, bool colour, Dataset& split) {
     data.files.push_back(path);
-    read_rows(read_file(path), path.filename().string(), colour, config.length, split);
+    const std::string bytes = read_file(path), name = path.filename().string();
+    const auto [same, is_new] = seen.emplace(std::hash<std::string_view>()(bytes), name);
+    if (!is_new)
+      throw data_error("{}: expected different batches, got the same bytes in {} and {}; was one copied over another?",
+                       folder.string(), same->second, name);
+    read_rows(bytes, name, colour, config.length, split);
   };
   if (const fs::path train = find_split(folder, "train", {".bin"}); !train.empty()) {
     const fs::path test = find_split(folder, "test", {".bin"});

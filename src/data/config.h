@@ -19,6 +19,7 @@ struct DataConfig {
   std::string label_column = "label", text_column = "text";
   std::string tokens = "bytes";
   int64_t words = 20000;
+  std::vector<std::string> labels = {};  // of a model that reads a table; empty: those of the training rows. No option
 };
 
 void declare(OptionTable& table, DataConfig& config);

@@ -21,6 +21,7 @@ struct Dataset {
     int64_t begin = 0;
     int32_t length = 0;
     int32_t label = 0;
+    bool cut = false;  // it was longer
   };
   std::vector<Token> tokens;
   std::vector<Row> rows;
@@ -48,8 +49,9 @@ struct TaskData {
   Dataset train, valid, test;
   std::vector<std::filesystem::path> files;  // what was read, folders of many small files as one
 
+  // "all" is the test split of data that was read as a whole.
   const Dataset& split(const std::string& name) const {
-    return name == "test" ? test : name == "valid" ? valid : train;
+    return name == "test" || name == "all" ? test : name == "valid" ? valid : train;
   }
 };
 

@@ -5,6 +5,7 @@
 
 #ifdef STRATA_DOWNLOAD
 #include <curl/curl.h>
+#include <fcntl.h>
 #include <openssl/evp.h>
 
 #include <algorithm>
@@ -37,7 +38,9 @@ int on_progress(void* callback, curl_off_t total, curl_off_t now, curl_off_t, cu
 // One transfer that continues at the end of `part`. Returns false if the server cannot resume.
 bool transfer(const DownloadSource& source, const fs::path& part, const DownloadProgress& progress) {
   const int64_t have = fs::exists(part) ? static_cast<int64_t>(fs::file_size(part)) : 0;
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(part.c_str(), "ab"), std::fclose);
+  const int descriptor = open(part.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(descriptor < 0 ? nullptr : fdopen(descriptor, "ab"),
+                                                             [](std::FILE* open) { return std::fclose(open); });
   if (file == nullptr) throw output_error("{}: could not write ({})", part.string(), std::strerror(errno));
   const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
   std::function<void(int64_t, int64_t)> report = [&](int64_t now, int64_t total) {

@@ -6,6 +6,7 @@
 #include "data/lines.h"
 #include "data/task.h"
 #include "util/error.h"
+#include "util/text.h"
 
 namespace strata {
 namespace {
@@ -26,7 +27,7 @@ Dataset read_rows(const std::string& text, const std::string& name, int64_t leng
     }
     if (line.substr(0, 2) != "0\t" && line.substr(0, 2) != "1\t") {
       return data.add_problem(fmt::format("{} line {}: expected a label of 0 or 1, got \"{}\"", name, number,
-                                          line.substr(0, std::min<size_t>(line.find('\t'), 20))));
+                                          shown(line.substr(0, line.find('\t')))));
     }
     if (begin == line.size()) return data.add_problem(fmt::format("{} line {}: the text is empty", name, number));
     data.add_row(byte_tokens(line.substr(begin)), line[0] - '0', length);

@@ -8,6 +8,7 @@
 #include "data/lines.h"
 #include "util/error.h"
 #include "util/random.h"
+#include "util/text.h"
 
 namespace strata {
 namespace {
@@ -203,11 +204,11 @@ Dataset read_listops(const std::string& text, const std::string& name, int64_t l
     const std::string_view value = value_first ? line.substr(0, tab) : line.substr(tab + 1);
     const std::string_view expression = value_first ? line.substr(tab + 1) : line.substr(0, tab);
     if (value.size() != 1 || value[0] < '0' || value[0] > '9') {
-      return bad(fmt::format("expected a value of 0 to 9, got \"{}\"", value.substr(0, 20)));
+      return bad(fmt::format("expected a value of 0 to 9, got \"{}\"", shown(value)));
     }
     std::string unknown;
     const std::vector<Token> tokens = listops_tokens(expression, &unknown);
-    if (!unknown.empty()) return bad(fmt::format("unknown word \"{}\"", unknown.substr(0, 20)));
+    if (!unknown.empty()) return bad(fmt::format("unknown word \"{}\"", shown(unknown)));
     const std::optional<int> true_value = evaluate_listops(tokens);
     if (!true_value) return bad("the expression is not well formed");
     if (*true_value != value[0] - '0') return bad(fmt::format("its value is {}, not {}", *true_value, value));

@@ -8,6 +8,8 @@
 #include "data/lines.h"
 #include "data/task.h"
 #include "util/error.h"
+#include "util/json.h"
+#include "util/text.h"
 
 namespace strata {
 namespace {
@@ -66,7 +68,14 @@ size_t find_column(const std::string& column, const std::vector<std::string>& na
   const auto found = std::find(names.begin(), names.end(), column);
   if (found == names.end()) {
     throw data_error("{}: expected a column named {}, got {}; choose with --label-column and --text-column", file,
-                     column, fmt::join(names, ", "));
+                     shown(column), shown_list(names));
+  }
+  const auto again = std::find(found + 1, names.end(), column);
+  if (again != names.end()) {
+    throw data_error(
+        "{}: expected one column named {}, got columns {} and {} of that name; rename one, or choose by "
+        "number with --label-column and --text-column",
+        file, shown(column), found - names.begin() + 1, again - names.begin() + 1);
   }
   return static_cast<size_t>(found - names.begin());
 }
@@ -75,17 +84,39 @@ bool is_number(const std::string& column) {
   return !column.empty() && std::all_of(column.begin(), column.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
+// A row without a label or a text has a problem.
+void check_content(TableRow& row) {
+  if (row.problem.empty() && row.label.empty()) row.problem = "the label is empty";
+  if (row.problem.empty() && row.text.empty()) row.problem = "the text is empty";
+}
+
+// How often an object has a key. The parser would take the last one without a word.
+int64_t count_key(std::string_view line, const std::string& key) {
+  const std::string quoted = Json(key).dump();
+  const size_t first = line.find(quoted);
+  if (first == std::string_view::npos || line.find(quoted, first + 1) == std::string_view::npos) return 1;
+  int64_t count = 0;
+  const Json::parser_callback_t note = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    count += event == Json::parse_event_t::key && depth == 1 && parsed == key ? 1 : 0;
+    return true;
+  };
+  const Json object = Json::parse(line, note, /*allow_exceptions=*/false);
+  return object.is_discarded() ? 0 : count;
+}
+
 std::vector<TableRow> read_json_lines(const std::string& content, const std::string& label_column,
                                       const std::string& text_column) {
   std::vector<TableRow> rows;
   for_each_line(content, [&](std::string_view line, int64_t number) {
     TableRow row;
     row.line = number;
-    const Json value = Json::parse(line, nullptr, false);
+    const Json value = parse_json<Json>(line);
     auto take = [&](const std::string& key, std::string& to) {
       if (!row.problem.empty()) return;
       if (!value.is_object() || !value.contains(key)) {
         row.problem = fmt::format("expected a JSON object with the key \"{}\"", key);
+      } else if (count_key(line, key) > 1) {
+        row.problem = fmt::format("expected the key \"{}\" once, got it several times", key);
       } else if (value[key].is_string()) {
         to = value[key].get<std::string>();
       } else if (value[key].is_number() || value[key].is_boolean()) {
@@ -96,7 +127,7 @@ std::vector<TableRow> read_json_lines(const std::string& content, const std::str
     };
     take(label_column, row.label);
     take(text_column, row.text);
-    if (row.problem.empty() && row.text.empty()) row.problem = "the text is empty";
+    check_content(row);
     rows.push_back(std::move(row));
   });
   return rows;
@@ -112,6 +143,7 @@ std::vector<TableRow> read_table(const std::string& content, const std::string& 
   const bool named = !is_number(label_column) || !is_number(text_column);
   const size_t label = find_column(label_column, records[0].fields, name);
   const size_t text = find_column(text_column, records[0].fields, name);
+  const size_t columns = records[0].fields.size();  // of the names, or of the first row
   std::vector<TableRow> rows;
   for (size_t r = named ? 1 : 0; r < records.size(); ++r) {
     TableRow row;
@@ -120,11 +152,15 @@ std::vector<TableRow> read_table(const std::string& content, const std::string& 
     if (row.problem.empty() && std::max(label, text) >= records[r].fields.size()) {
       row.problem = fmt::format("expected {} columns, got {}", std::max(label, text) + 1, records[r].fields.size());
     }
+    if (row.problem.empty() && records[r].fields.size() > columns) {
+      row.problem = fmt::format("expected {} columns, got {}; is a separator inside a text without quotes?", columns,
+                                records[r].fields.size());
+    }
     if (row.problem.empty()) {
       row.label = records[r].fields[label];
       row.text = records[r].fields[text];
-      if (row.text.empty()) row.problem = "the text is empty";
     }
+    check_content(row);
     rows.push_back(std::move(row));
   }
   return rows;
@@ -140,20 +176,32 @@ std::string table_format(const std::string& path) {
 namespace {
 
 Dataset to_dataset(const std::vector<TableRow>& rows, const std::string& name, int64_t length,
-                   const std::vector<std::string>& labels) {
+                   const std::vector<std::string>& labels, bool of_model) {
   Dataset data;
   for (const TableRow& row : rows) {
     const auto label = std::lower_bound(labels.begin(), labels.end(), row.label);
     if (!row.problem.empty()) {
       data.add_problem(fmt::format("{} line {}: {}", name, row.line, row.problem));
     } else if (label == labels.end() || *label != row.label) {
-      data.add_problem(fmt::format("{} line {}: the label \"{}\" does not occur in the training rows", name, row.line,
-                                   row.label.substr(0, 40)));
+      data.add_problem(fmt::format("{} line {}: the label \"{}\" {}", name, row.line, shown(row.label),
+                                   of_model ? "is none of the model's" : "does not occur in the training rows"));
     } else {
       data.add_row(byte_tokens(row.text), static_cast<int32_t>(label - labels.begin()), length);
     }
   }
   return data;
+}
+
+// "; 3 of 5 rows are unusable: line 2: the text is empty; ..."; empty if there are none.
+std::string describe_unusable(const std::vector<TableRow>& rows) {
+  Dataset problems;
+  for (const TableRow& row : rows) {
+    if (!row.problem.empty()) problems.add_problem(fmt::format("line {}: {}", row.line, row.problem));
+  }
+  if (problems.bad == 0) return "";
+  return fmt::format("; {} of {} rows are unusable: {}{}", problems.bad, rows.size(),
+                     fmt::join(problems.problems, "; "),
+                     problems.bad > static_cast<int64_t>(problems.problems.size()) ? "; ..." : "");
 }
 
 }  // namespace
@@ -179,17 +227,18 @@ TaskData load_table(const DataConfig& config) {
   for (const TableRow& row : rows) {
     if (row.problem.empty()) labels.insert(row.label);
   }
+  if (!config.labels.empty()) labels = {config.labels.begin(), config.labels.end()};
   constexpr size_t kMostLabels = 10000;
   if (labels.size() < 2 || labels.size() > kMostLabels) {
-    throw data_error("{}: expected 2 to {} different labels in column {}, got {}", train.string(), kMostLabels,
-                     config.label_column, labels.size());
+    throw data_error("{}: expected 2 to {} different labels in column {}, got {}{}", train.string(), kMostLabels,
+                     shown(config.label_column), labels.size(), describe_unusable(rows));
   }
   data.vocabulary = kByteVocabulary;
   data.labels.assign(labels.begin(), labels.end());
-  data.train = to_dataset(rows, train.filename().string(), config.length, data.labels);
+  data.train = to_dataset(rows, train.filename().string(), config.length, data.labels, !config.labels.empty());
   for (const auto& [name, split] : {std::pair{"valid", &data.valid}, {"test", &data.test}}) {
     if (const fs::path path = split_path(name); !path.empty()) {
-      *split = to_dataset(read(path), path.filename().string(), config.length, data.labels);
+      *split = to_dataset(read(path), path.filename().string(), config.length, data.labels, !config.labels.empty());
     }
   }
   if (split_path("test").empty()) cut_test_split(data, static_cast<uint64_t>(config.data_seed));

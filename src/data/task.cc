@@ -7,15 +7,15 @@
 #include "data/words.h"
 #include "util/error.h"
 #include "util/random.h"
+#include "util/text.h"
 
 namespace strata {
 
 void Dataset::add_row(std::span<const Token> row, int32_t label, int64_t length) {
-  if (static_cast<int64_t>(row.size()) > length) {
-    row = row.first(static_cast<size_t>(length));
-    ++cut;
-  }
-  rows.push_back({static_cast<int64_t>(tokens.size()), static_cast<int32_t>(row.size()), label});
+  const bool longer = static_cast<int64_t>(row.size()) > length;
+  if (longer) row = row.first(static_cast<size_t>(length));
+  cut += longer ? 1 : 0;
+  rows.push_back({static_cast<int64_t>(tokens.size()), static_cast<int32_t>(row.size()), label, longer});
   tokens.insert(tokens.end(), row.begin(), row.end());
 }
 
@@ -32,15 +32,18 @@ void declare(OptionTable& table, DataConfig& c) {
   table.add("task", &c.task, {.help = "What to learn (strata data list)", .choices = names});
   table.add("data", &c.data, {.help = "File or folder with the data; the task's own place in the cache if empty"});
   table.add("length", &c.length, {.help = "Tokens per row at most; 0: the task's default", .min = 0, .max = 1 << 20});
-  table.add("train_rows", &c.train_rows, {.help = "Training rows; 0: all (listops: 20000)", .min = 0});
-  table.add("valid_rows", &c.valid_rows, {.help = "Validation rows; 0: all (listops: 2000)", .min = 0});
-  table.add("test_rows", &c.test_rows, {.help = "Test rows; 0: all (listops: 2000)", .min = 0});
+  table.add("train_rows", &c.train_rows,
+            {.help = "Training rows; 0: all (listops: 20000)", .min = 0, .max = kMostCount});
+  table.add("valid_rows", &c.valid_rows,
+            {.help = "Validation rows; 0: all (listops: 2000)", .min = 0, .max = kMostCount});
+  table.add("test_rows", &c.test_rows, {.help = "Test rows; 0: all (listops: 2000)", .min = 0, .max = kMostCount});
   table.add("valid_share", &c.valid_share,
             {.help = "Share of the training rows kept for validation where the data has no such split",
              .min = 0,
              .max = 0.9});
-  table.add("data_seed", &c.data_seed, {.help = "Seed of generated data and of the validation split", .min = 0});
-  table.add("min_length", &c.min_length, {.help = "Shortest expression", .min = 1, .task = "listops"});
+  table.add("data_seed", &c.data_seed,
+            {.help = "Seed of generated data and of the validation split", .min = 0, .max = kMostSeed});
+  table.add("min_length", &c.min_length, {.help = "Shortest expression", .min = 1, .max = 1 << 20, .task = "listops"});
   table.add("max_depth", &c.max_depth, {.help = "Deepest nesting", .min = 1, .max = 100, .task = "listops"});
   table.add("max_args", &c.max_args,
             {.help = "Most arguments of an operator", .min = 2, .max = 100, .task = "listops"});
@@ -94,6 +97,14 @@ fs::path find_split(const fs::path& folder, const std::string& split, const std:
   return {};
 }
 
+namespace {
+
+void count_cut(Dataset& data) {
+  data.cut = std::count_if(data.rows.begin(), data.rows.end(), [](const Dataset::Row& row) { return row.cut; });
+}
+
+}  // namespace
+
 Dataset take_rows(Dataset& from, int64_t count, uint64_t seed) {
   const std::vector<int64_t> order = permutation(from.size(), mix(seed));
   std::vector<bool> chosen(from.size(), false);
@@ -103,11 +114,13 @@ Dataset take_rows(Dataset& from, int64_t count, uint64_t seed) {
   for (int64_t i = 0; i < from.size(); ++i) {
     if (chosen[i]) {
       taken.add_row(from.row(i), from.rows[i].label, from.rows[i].length);
+      taken.rows.back().cut = from.rows[i].cut;
     } else {
       kept.push_back(from.rows[i]);
     }
   }
   from.rows = std::move(kept);
+  for (Dataset* part : {&from, &taken}) count_cut(*part);
   return taken;
 }
 
@@ -118,12 +131,49 @@ void cut_test_split(TaskData& data, uint64_t seed) {
 namespace {
 
 void keep_rows(Dataset& data, int64_t rows) {
-  if (rows > 0 && rows < data.size()) data.rows.resize(rows);
+  if (rows <= 0 || rows >= data.size()) return;
+  data.rows.resize(rows);
+  count_cut(data);
+}
+
+void cut_valid_split(TaskData& data, const DataConfig& config) {
+  if (!data.valid.rows.empty() || data.valid.bad > 0) return;
+  const int64_t rows = data.train.size(), share = static_cast<int64_t>(config.valid_share * static_cast<double>(rows));
+  const int64_t wanted = config.valid_rows > 0 ? config.valid_rows : share;
+  data.valid = take_rows(data.train, std::min(wanted, rows / 2), static_cast<uint64_t>(config.data_seed));
+}
+
+// All rows become test rows.
+void join_splits(TaskData& data) {
+  Dataset all;
+  for (const Dataset* split : {&data.train, &data.valid, &data.test}) {
+    const auto offset = static_cast<int64_t>(all.tokens.size());
+    all.tokens.insert(all.tokens.end(), split->tokens.begin(), split->tokens.end());
+    for (Dataset::Row row : split->rows) {
+      row.begin += offset;
+      all.rows.push_back(row);
+    }
+    for (const std::string& problem : split->problems) all.add_problem(problem);
+    all.bad += split->bad - static_cast<int64_t>(split->problems.size());
+  }
+  count_cut(all);
+  data.train = data.valid = {};
+  data.test = std::move(all);
+}
+
+// No split without rows; a validation split may be missing.
+void check_splits(const TaskData& data, bool whole) {
+  for (const auto& [name, split] :
+       {std::pair{"training", &data.train}, {"validation", &data.valid}, {"test", &data.test}}) {
+    if (!split->rows.empty() || (split == &data.valid && split->bad == 0) || (whole && split != &data.test)) continue;
+    throw data_error("{}: no usable {}rows{}", data.task, whole ? "" : std::string(name) + " ",
+                     split->problems.empty() ? "" : ", for example " + split->problems.front());
+  }
 }
 
 }  // namespace
 
-TaskData load_task(const DataConfig& given, const std::vector<std::string>& words) {
+TaskData load_task(const DataConfig& given, const std::vector<std::string>& words, bool whole) {
   const Task& task = find_task(given.task);
   DataConfig config = given;
   if (config.length == 0) config.length = task.length;
@@ -138,11 +188,10 @@ TaskData load_task(const DataConfig& given, const std::vector<std::string>& word
   data.task = task.name;
   data.goal = task.goal;
   data.length = length;
-  if (data.valid.rows.empty() && data.valid.bad == 0) {
-    const int64_t rows = data.train.size(),
-                  share = static_cast<int64_t>(config.valid_share * static_cast<double>(rows));
-    const int64_t wanted = config.valid_rows > 0 ? config.valid_rows : share;
-    data.valid = take_rows(data.train, std::min(wanted, rows / 2), static_cast<uint64_t>(config.data_seed));
+  if (whole) {
+    join_splits(data);
+  } else {
+    cut_valid_split(data, config);
   }
   if (as_words) {
     data.words = words.empty() ? common_words(data.train, config.words) : words;
@@ -153,12 +202,7 @@ TaskData load_task(const DataConfig& given, const std::vector<std::string>& word
   keep_rows(data.train, config.train_rows);
   keep_rows(data.valid, config.valid_rows);
   keep_rows(data.test, config.test_rows);
-  for (const auto& [name, split] :
-       {std::pair{"training", &data.train}, {"validation", &data.valid}, {"test", &data.test}}) {
-    if (!split->rows.empty() || (split == &data.valid && split->bad == 0)) continue;
-    throw data_error("{}: no usable {} rows{}", data.task, name,
-                     split->problems.empty() ? "" : ", for example " + split->problems.front());
-  }
+  check_splits(data, whole);
   return data;
 }
 
@@ -182,7 +226,7 @@ std::vector<Token> encode_input(const std::string& task, const std::string& inpu
     tokens = listops_tokens(input, &unknown);
     if (!unknown.empty()) {
       throw data_error("input: unknown word \"{}\"; expected digits, [MIN [MAX [MED [SM and ], separated by spaces",
-                       unknown);
+                       shown(unknown));
     }
     if (!evaluate_listops(tokens))
       throw data_error("input: expected one well-formed expression such as [MAX 2 [MIN 4 7 ] 0 ]");

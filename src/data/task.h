@@ -25,8 +25,8 @@ const Task& find_task(const std::string& name);  // throws a usage error
 
 // Reads (or generates) the three splits, takes a validation split from the training rows if there is none, keeps as
 // many rows as requested, and checks that no split is empty. The vocabulary is `words` if given (that of a model),
-// otherwise it is made from the training rows. Throws data and usage errors.
-TaskData load_task(const DataConfig& config, const std::vector<std::string>& words = {});
+// otherwise it is made from the training rows. whole: all rows go to the test split. Throws data and usage errors.
+TaskData load_task(const DataConfig& config, const std::vector<std::string>& words = {}, bool whole = false);
 
 // A line of text for each split in which rows were left out.
 std::vector<std::string> describe_problems(const TaskData& data);

@@ -1,6 +1,7 @@
 // Unpacks official archives into sets of the cache.
 #include <functional>
 #include <map>
+#include <set>
 
 #include "data/cache.h"
 #include "data/download.h"
@@ -87,13 +88,22 @@ Files cifar10_batches(const fs::path& archive) {
     const std::string file = fs::path(name).filename().string();
     if (fs::path(file).extension() == ".bin") files.emplace_back(file, std::move(content));
   });
+  std::set<std::string> names;
+  std::set<std::string_view> contents;
+  for (const auto& [name, content] : files) {
+    const bool batch = name.size() == 16 && name.rfind("data_batch_", 0) == 0 && name[11] >= '1' && name[11] <= '5';
+    if (batch || name == "test_batch.bin") names.insert(name), contents.insert(content);
+  }
   constexpr size_t kBatches = 6;
-  if (files.size() != kBatches) {
+  if (files.size() != kBatches || names.size() != kBatches) {
     throw data_error(
         "{}: expected data_batch_1.bin to data_batch_5.bin and test_batch.bin, got {} such files; is it the "
         "binary version of CIFAR-10?",
-        archive.string(), files.size());
+        archive.string(), names.size());
   }
+  if (contents.size() != kBatches)
+    throw data_error("{}: expected six different batches, got {}; is it the binary version of CIFAR-10?",
+                     archive.string(), contents.size());
   return files;
 }
 

@@ -14,7 +14,7 @@ using torch::Tensor;
 class Gpt2 : public LanguageModel {
  public:
   Gpt2(const std::filesystem::path& folder, const GenerateOptions& options)
-      : model_(Pretrained::load(folder)),
+      : model_(Pretrained::load(folder, options.check_digest)),
         tokenizer_(tokenizer_of(folder, model_.config())),
         branching_(options.branching) {
     const PretrainedConfig& config = model_.config();

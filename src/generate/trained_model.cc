@@ -10,7 +10,8 @@ using torch::Tensor;
 
 class Trained : public LanguageModel {
  public:
-  Trained(const std::filesystem::path& path, const GenerateOptions& options) : loaded_(load_model(path)) {
+  Trained(const std::filesystem::path& path, const GenerateOptions& options)
+      : loaded_(load_model(path, options.check_digest)) {
     if (!loaded_.card.shape.next_token)
       throw data_error("{}: expected a language model (strata train --task text), got a classifier of {}",
                        path.string(), loaded_.card.task);

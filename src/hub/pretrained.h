@@ -39,7 +39,7 @@ class Pretrained {
  public:
   // config.json, and model.safetensors or the files that model.safetensors.index.json names, mapped into memory; half
   // precision becomes float32. Throws Error (kData).
-  static Pretrained load(const std::filesystem::path& folder);
+  static Pretrained load(const std::filesystem::path& folder, bool check_digest = true);
 
   // The states of every token after each layer: states[0] are the embeddings, the last ones are the output of the model
   // (for GPT-2 after its final norm). ids: (batch, tokens); padding after `lengths` may hold any id.

@@ -8,6 +8,7 @@
 #include "util/error.h"
 #include "util/file.h"
 #include "util/json.h"
+#include "util/text.h"
 
 namespace strata {
 
@@ -15,8 +16,8 @@ using Json = nlohmann::json;
 using torch::Tensor;
 
 PretrainedConfig PretrainedConfig::from_json(const std::string& text, const std::string& where) {
-  const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) throw data_error("{}: expected a JSON object, got {}", where, json_kind(json));
+  const Json json = parse_json<Json>(text);
+  if (!json.is_object()) throw data_error("{}: expected a JSON object, got {}", where, json_kind(json, text));
   const std::string type = json.contains("model_type") && json["model_type"].is_string() ? json["model_type"] : "";
   PretrainedConfig c;
   if (type == "bert") {
@@ -26,7 +27,7 @@ PretrainedConfig PretrainedConfig::from_json(const std::string& text, const std:
   } else if (type == "gpt2") {
     c.family = Family::kGpt2;
   } else {
-    throw data_error("{}: expected a model_type of bert, roberta or gpt2, got \"{}\"", where, type);
+    throw data_error("{}: expected a model_type of bert, roberta or gpt2, got \"{}\"", where, shown(type));
   }
   auto number = [&](const char* key, int64_t otherwise, int64_t most = int64_t{1} << 24) {
     if (!json.contains(key) || json[key].is_null()) {
@@ -34,7 +35,7 @@ PretrainedConfig PretrainedConfig::from_json(const std::string& text, const std:
       throw data_error("{}: expected a number {}, found none", where, key);
     }
     if (!json[key].is_number_unsigned() || json[key].get<uint64_t>() > static_cast<uint64_t>(most))
-      throw data_error("{}: {}: expected a whole number up to {}, got {}", where, key, most, json[key].dump());
+      throw data_error("{}: {}: expected a whole number up to {}, got {}", where, key, most, shown(json[key].dump()));
     return json[key].get<int64_t>();
   };
   auto word = [&](const char* key, const std::string& otherwise) {
@@ -57,9 +58,9 @@ PretrainedConfig PretrainedConfig::from_json(const std::string& text, const std:
   static const std::set<std::string> known = {"gelu", "gelu_new", "gelu_pytorch_tanh", "relu"};
   if (known.count(c.activation) == 0)
     throw data_error("{}: expected an activation of gelu, gelu_new, gelu_pytorch_tanh or relu, got {}", where,
-                     c.activation);
+                     shown(c.activation));
   if (const std::string kind = word("position_embedding_type", "absolute"); kind != "absolute")
-    throw data_error("{}: expected absolute positions, got {}", where, kind);
+    throw data_error("{}: expected absolute positions, got {}", where, shown(kind));
   if (c.heads < 1 || c.hidden < 1 || c.hidden % c.heads != 0)
     throw data_error("{}: expected a hidden size that is a multiple of the heads, got {} and {}", where, c.hidden,
                      c.heads);
@@ -80,19 +81,20 @@ PretrainedConfig PretrainedConfig::from_json(const std::string& text, const std:
 // Tensors by name, with any prefix that the file may use.
 class Pretrained::Reader {
  public:
-  Reader(const std::filesystem::path& folder, const PretrainedConfig& config) : config_(config) {
+  Reader(const std::filesystem::path& folder, const PretrainedConfig& config, DigestCheck check) : config_(config) {
     namespace fs = std::filesystem;
     where_ = folder.string();
     std::set<std::string> files;
     if (fs::exists(folder / "model.safetensors")) {
       files.insert("model.safetensors");
     } else if (const fs::path index = folder / "model.safetensors.index.json"; fs::exists(index)) {
-      const Json json = Json::parse(read_file(index), nullptr, false);
+      const Json json = parse_json<Json>(read_file(index));
       if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())
         throw data_error("{}: expected a weight_map", index.string());
       for (const auto& [name, file] : json["weight_map"].items()) {
         if (!file.is_string() || fs::path(file.get<std::string>()).filename() != file.get<std::string>())
-          throw data_error("{}: expected the file of {} in the same folder, got {}", index.string(), name, file.dump());
+          throw data_error("{}: expected the file of {} in the same folder, got {}", index.string(), shown(name),
+                           shown(file.dump()));
         files.insert(file.get<std::string>());
       }
     } else {
@@ -100,7 +102,7 @@ class Pretrained::Reader {
     }
     for (const std::string& file : files) {
       try {
-        for (auto& [name, tensor] : map_safetensors((folder / file).string()).tensors) tensors_[name] = tensor;
+        for (auto& [name, tensor] : map_safetensors((folder / file).string(), check).tensors) tensors_[name] = tensor;
       } catch (const c10::Error& error) {
         throw data_error("{}", error.what_without_backtrace());
       }
@@ -141,14 +143,14 @@ class Pretrained::Reader {
   std::map<std::string, Tensor> tensors_;
 };
 
-Pretrained Pretrained::load(const std::filesystem::path& folder) {
+Pretrained Pretrained::load(const std::filesystem::path& folder, bool check_digest) {
   const std::filesystem::path config = folder / "config.json";
   if (!std::filesystem::exists(config))
     throw data_error("{}: expected config.json in this folder, found none", folder.string());
   Pretrained model;
   model.config_ = PretrainedConfig::from_json(read_file(config), config.string());
   const PretrainedConfig& c = model.config_;
-  const Reader reader(folder, c);
+  const Reader reader(folder, c, check_digest ? DigestCheck::kIfStored : DigestCheck::kSkip);
   const int64_t H = c.hidden;
   const bool gpt2 = c.is_causal();
   model.words_ = reader.tensor(gpt2 ? "wte.weight" : "embeddings.word_embeddings.weight", {c.vocabulary, H});

@@ -16,7 +16,9 @@ struct Embedder::State {
 };
 
 Embedder::Embedder(const std::filesystem::path& folder, const EmbedOptions& options)
-    : state_(new State{Host::open(folder, options.length), {{}, !options.approximate_special}, options.normalize}) {
+    : state_(new State{Host::open(folder, options.length, options.check_digest),
+                       {{}, !options.approximate_special},
+                       options.normalize}) {
   if (state_->host->is_causal() || !std::filesystem::exists(folder / "config.json"))
     throw data_error("{}: expected the Hugging Face folder of an encoder (BERT, RoBERTa, MiniLM)", folder.string());
   for (const int64_t layer : parse_layers(options.layers, state_->host->layers()))

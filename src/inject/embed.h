@@ -19,6 +19,7 @@ struct EmbedOptions {
   int64_t length = 0;                // largest number of tokens of a text; 0: as many as the model has positions
   bool normalize = false;            // to length 1
   int64_t batch = 32, threads = 0;
+  bool check_digest = true;  // refuse weights that differ from the digest in their file
 };
 void declare(OptionTable& table, EmbedOptions& options);
 

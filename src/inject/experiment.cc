@@ -15,7 +15,7 @@ namespace {
 class Injector {
  public:
   Injector(const InjectOptions& options, Progress& progress)
-      : o_(options), progress_(progress), host_(Host::open(options.model, options.length)) {}
+      : o_(options), progress_(progress), host_(Host::open(options.model, options.length, options.check_digest)) {}
 
   Json run() {
     read_data();

@@ -25,6 +25,7 @@ struct InjectOptions {
   int64_t seed = 1;  // of the choice of rows
   int64_t threads = 0;
   bool curve = true, times = true;
+  bool check_digest = true;                               // refuse weights that differ from the digest in their file
   std::vector<int64_t> lengths = {128, 512, 2048, 8192};  // to measure time at
 };
 

@@ -16,31 +16,40 @@ LabelledTexts take(const Host& host, const std::vector<TableRow>& rows, int64_t 
                    const std::string& file, Progress& progress) {
   LabelledTexts taken;
   int64_t bad = 0;
+  std::string reason;  // of the first bad row
   for (const int64_t at : permutation(static_cast<int64_t>(rows.size()), static_cast<uint64_t>(seed))) {
     if (static_cast<int64_t>(taken.texts.size()) == most) break;
     HostText text;
+    std::string problem = rows[at].problem;
     try {
-      if (rows[at].problem.empty()) text = host.read(rows[at].text);
-    } catch (const Error&) {
-      // counted below as a text without tokens
+      if (problem.empty()) text = host.read(rows[at].text);
+    } catch (const Error& error) {
+      problem = error.what();
     }
     if (text.tokens() == 0) {
-      ++bad;
+      if (++bad == 1)
+        reason = fmt::format("line {}: {}", rows[at].line, problem.empty() ? "the text has no tokens" : problem);
       continue;
     }
     taken.texts.push_back(std::move(text));
     taken.labels.push_back(rows[at].label);
   }
-  if (bad > 0) progress.note(fmt::format("warning: {}: {} rows could not be read and were left out", file, bad));
-  if (taken.texts.empty()) throw data_error("{}: expected rows with texts, got none", file);
+  if (taken.texts.empty())
+    throw data_error("{}: expected rows with texts, got none{}", file,
+                     bad > 0 ? fmt::format("; {} rows are unusable, for example {}", bad, reason) : "");
+  if (bad > 0)
+    progress.note(
+        fmt::format("warning: {}: {} rows could not be read and were left out, for example {}", file, bad, reason));
   return taken;
 }
 
 std::vector<TableRow> lines_of(const std::string& file) {
   std::istringstream content(read_file(file));
   std::vector<TableRow> lines;
+  int64_t number = 0;
   for (std::string line; std::getline(content, line);) {
-    if (!line.empty()) lines.push_back({0, "", line, ""});
+    ++number;
+    if (!line.empty()) lines.push_back({number, "", line, ""});
   }
   return lines;
 }

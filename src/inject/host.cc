@@ -27,8 +27,8 @@ Tensor next_token_loss(const Tensor& logits, const Tensor& ids, const Tensor& le
 
 class PretrainedHost : public Host {
  public:
-  PretrainedHost(const std::filesystem::path& folder, int64_t length)
-      : model_(Pretrained::load(folder)), tokenizer_(tokenizer_of(folder, model_.config())) {
+  PretrainedHost(const std::filesystem::path& folder, int64_t length, bool check_digest)
+      : model_(Pretrained::load(folder, check_digest)), tokenizer_(tokenizer_of(folder, model_.config())) {
     const PretrainedConfig& config = model_.config();
     longest_ = length > 0 ? std::min(length, config.longest()) : config.longest();
     if (model_.has_classes()) labels_ = config.labels;
@@ -82,7 +82,8 @@ class PretrainedHost : public Host {
 // A model trained by strata. Its attention must be flat, because HSA approximates softmax.
 class TrainedHost : public Host {
  public:
-  TrainedHost(const std::filesystem::path& path, int64_t length) : loaded_(load_model(path)) {
+  TrainedHost(const std::filesystem::path& path, int64_t length, bool check_digest)
+      : loaded_(load_model(path, check_digest)) {
     if (card().config.attention != "flat")
       throw usage_error("{}: expected a model with flat attention to inject HSA into, got {} attention", path.string(),
                         card().config.attention);
@@ -143,10 +144,11 @@ class TrainedHost : public Host {
 
 }  // namespace
 
-std::unique_ptr<Host> Host::open(const std::filesystem::path& path, int64_t length) {
-  if (std::filesystem::exists(path / "config.json")) return std::make_unique<PretrainedHost>(path, length);
+std::unique_ptr<Host> Host::open(const std::filesystem::path& path, int64_t length, bool check_digest) {
+  if (std::filesystem::exists(path / "config.json"))
+    return std::make_unique<PretrainedHost>(path, length, check_digest);
   if (std::filesystem::exists(path / "run.json") || path.extension() == ".safetensors")
-    return std::make_unique<TrainedHost>(path, length);
+    return std::make_unique<TrainedHost>(path, length, check_digest);
   throw data_error(
       "{}: expected a Hugging Face folder (config.json, model.safetensors, a tokenizer) or the folder of a run "
       "(run.json)",

@@ -35,7 +35,7 @@ class Host {
  public:
   // length: largest number of tokens of a text; 0: as many as the model has positions. Throws data, usage and output
   // errors.
-  static std::unique_ptr<Host> open(const std::filesystem::path& path, int64_t length = 0);
+  static std::unique_ptr<Host> open(const std::filesystem::path& path, int64_t length = 0, bool check_digest = true);
   virtual ~Host() = default;
 
   virtual int64_t layers() const = 0;

@@ -6,11 +6,9 @@
 namespace strata {
 namespace {
 
-constexpr double kMost = 1 << 30;
-
 void declare_length(OptionTable& table, int64_t& length) {
   table.add("length", &length,
-            {.help = "Largest number of tokens of a text; 0: as many as the model reads", .min = 0, .max = kMost});
+            {.help = "Largest number of tokens of a text; 0: as many as the model reads", .min = 0, .max = kMostCount});
 }
 
 void declare_special(OptionTable& table, bool& approximate) {
@@ -36,10 +34,10 @@ void declare(OptionTable& table, InjectOptions& o) {
   table.add("label_column", &o.label_column, {.help = "Column of the label: a name, or a number from 1"});
   table.add("text_column", &o.text_column, {.help = "Column of the text: a name, or a number from 1"});
   declare_length(table, o.length);
-  table.add("train_rows", &o.train_rows, {.help = "Training rows, chosen by the seed", .min = 1, .max = kMost});
-  table.add("test_rows", &o.test_rows, {.help = "Test rows, chosen by the seed", .min = 1, .max = kMost});
-  table.add("text_rows", &o.text_rows, {.help = "Unlabelled texts", .min = 1, .max = kMost});
-  table.add("seed", &o.seed, {.help = "Seed of the rows", .min = 0});
+  table.add("train_rows", &o.train_rows, {.help = "Training rows, chosen by the seed", .min = 1, .max = kMostCount});
+  table.add("test_rows", &o.test_rows, {.help = "Test rows, chosen by the seed", .min = 1, .max = kMostCount});
+  table.add("text_rows", &o.text_rows, {.help = "Unlabelled texts", .min = 1, .max = kMostCount});
+  table.add("seed", &o.seed, {.help = "Seed of the rows", .min = 0, .max = kMostSeed});
   table.begin_group("Injection");
   table.add("layers", &o.layers,
             {.help = "Layers that attend by HSA: auto (by the KL gap), late (every second layer of the later half), or "
@@ -59,6 +57,7 @@ void declare(OptionTable& table, InjectOptions& o) {
   table.add("times", &o.times, {.help = "Measure time and memory"});
   table.add("lengths", &o.lengths, {.help = "Numbers of tokens to measure time at", .min = 1, .max = 1 << 20});
   declare_threads(table, o.threads);
+  declare_check_digest(table, o.check_digest);
 }
 
 void declare(OptionTable& table, EmbedOptions& o) {
@@ -73,6 +72,7 @@ void declare(OptionTable& table, EmbedOptions& o) {
   table.add("normalize", &o.normalize, {.help = "Scale embeddings to length 1"});
   declare_batch(table, o.batch);
   declare_threads(table, o.threads);
+  declare_check_digest(table, o.check_digest);
 }
 
 }  // namespace strata

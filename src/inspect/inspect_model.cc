@@ -10,6 +10,7 @@
 #include "train/evaluate.h"
 #include "train/record.h"
 #include "util/common_options.h"
+#include "util/digest.h"
 #include "util/error.h"
 #include "util/progress.h"
 
@@ -88,33 +89,32 @@ Json describe_row(const ModelCard& card, const LayerInputs& inputs, int64_t row,
 }  // namespace
 
 void declare(OptionTable& table, InspectRequest& request) {
-  constexpr double kMost = 1 << 30;
   table.begin_group("Inspection");
   declare_split(table, request.split);
-  table.add("samples", &request.samples, {.help = "Number of rows, from the first one", .min = 1, .max = kMost});
+  table.add("samples", &request.samples, {.help = "Number of rows, from the first one", .min = 1, .max = kMostCount});
   table.add("examples", &request.examples,
-            {.help = "Number of these rows with pictures of every head", .min = 0, .max = kMost});
+            {.help = "Number of these rows with pictures of every head", .min = 0, .max = kMostCount});
   declare_threads(table, request.threads);
+  declare_changed_data(table, request.allow_changed_data);
+  declare_check_digest(table, request.check_digest);
   table.begin_group("Inspection");
 }
 
 Json inspect_model(const InspectRequest& request) {
   torch::NoGradGuard no_grad;
-  LoadedModel loaded = load_model(request.model);
+  LoadedModel loaded = load_model(request.model, request.check_digest);
   const ModelCard& card = loaded.card;
   Json problems = Json::array();
   for (const auto& item : loaded.model->named_parameters()) {
     if (!item.value().isfinite().all().item<bool>())
       problems.push_back(fmt::format("the weights {} are not finite", item.key()));
   }
-  const DataConfig config = data_of_model(request.model, request.data, card);
-  const TaskData data = load_task(config, card.words);
-  std::vector<fs::path> read = data.files;
-  read.push_back(model_file(request.model));
+  auto [config, data, files] = load_model_data(request.model, request.data, card, request.allow_changed_data);
+  files.push_back(describe_files({model_file(request.model)})[0]);
   InspectRequest copy = request;
   OptionTable own;
   declare(own, copy);
-  Json record = start_record("inspect", model_options(request.model, own, config), "cpu", read);
+  Json record = start_record("inspect", model_options(request.model, own, config), "cpu", std::move(files));
   const Dataset& split = data.split(request.split);
   const int64_t samples = std::min(request.samples, split.size()), layers = card.config.layers;
   if (samples == 0) throw data_error("expected rows in the {} split, got none", request.split);

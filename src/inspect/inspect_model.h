@@ -15,6 +15,7 @@ struct InspectRequest {
   int64_t examples = 3;  // the first rows, with the attention of every head on them
   int64_t threads = 0;
   bool quiet = false;
+  bool allow_changed_data = false, check_digest = true;
 };
 void declare(OptionTable& table, InspectRequest& request);  // all but the model and the data
 

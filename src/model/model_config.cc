@@ -11,9 +11,9 @@ void declare(OptionTable& table, ModelConfig& c) {
   table.begin_group("Model");
   table.add("attention", &c.attention, {.help = "Which attention", .choices = attention_names()});
   table.add("layers", &c.layers, {.help = "Transformer blocks", .min = 1, .max = 1000});
-  table.add("model_size", &c.model_size, {.help = "Channels", .min = 1});
-  table.add("heads", &c.heads, {.help = "Attention heads", .min = 1});
-  table.add("ffn", &c.ffn, {.help = "Width of the feed-forward layers, times the model size", .min = 1});
+  table.add("model_size", &c.model_size, {.help = "Channels", .min = 1, .max = 1 << 20});
+  table.add("heads", &c.heads, {.help = "Attention heads", .min = 1, .max = 1 << 16});
+  table.add("ffn", &c.ffn, {.help = "Width of the feed-forward layers, times the model size", .min = 1, .max = 1024});
   table.add("positions", &c.positions,
             {.help = "Position embeddings added to the tokens", .choices = {"learned", "sinusoidal", "none"}});
   table.add("pooling", &c.pooling, {.help = "What the classifier reads", .choices = {"mean", "first"}});
@@ -41,12 +41,12 @@ void declare(OptionTable& table, ModelConfig& c) {
 }
 
 void declare(OptionTable& table, ModelShape& s) {
-  table.add("vocabulary", &s.vocabulary, {.help = "Tokens", .min = 1});
-  table.add("outputs", &s.outputs, {.help = "Classes, or the vocabulary", .min = 1});
-  table.add("length", &s.length, {.help = "Tokens per row at most", .min = 1});
+  table.add("vocabulary", &s.vocabulary, {.help = "Tokens", .min = 1, .max = kMostCount});
+  table.add("outputs", &s.outputs, {.help = "Classes, or the vocabulary", .min = 1, .max = kMostCount});
+  table.add("length", &s.length, {.help = "Tokens per row at most", .min = 1, .max = kMostCount});
   table.add("next_token", &s.next_token, {.help = "A causal language model"});
-  table.add("tables", &s.tables, {.help = "Sibling position tables", .min = 1});
-  table.add("places", &s.places, {.help = "Places in each", .min = 1});
+  table.add("tables", &s.tables, {.help = "Sibling position tables", .min = 1, .max = kMostCount});
+  table.add("places", &s.places, {.help = "Places in each", .min = 1, .max = kMostCount});
 }
 
 }  // namespace strata

@@ -1,6 +1,7 @@
 #include "model/model_file.h"
 
 #include "util/error.h"
+#include "util/json.h"
 
 namespace strata {
 
@@ -12,10 +13,10 @@ void save_tensors(const fs::path& path, const NamedTensors& tensors, const Metad
   }
 }
 
-SafetensorsFile load_tensors(const fs::path& path) {
+SafetensorsFile load_tensors(const fs::path& path, bool check_digest) {
   if (!fs::exists(path)) throw output_error("{}: there is no such file", path.string());
   try {
-    return load_safetensors(path.string());
+    return load_safetensors(path.string(), check_digest ? DigestCheck::kIfStored : DigestCheck::kSkip);
   } catch (const c10::Error& error) {
     throw output_error("{}", error.what_without_backtrace());
   }
@@ -23,7 +24,7 @@ SafetensorsFile load_tensors(const fs::path& path) {
 
 Json header_json(const SafetensorsFile& file, const char* key, const fs::path& path) {
   const auto found = file.metadata.find(key);
-  const Json json = found == file.metadata.end() ? Json() : Json::parse(found->second, nullptr, false);
+  const Json json = found == file.metadata.end() ? Json() : parse_json<Json>(found->second);
   if (!json.is_object()) {
     throw output_error("{}: expected {} in the header, found none; was this file written by strata train?",
                        path.string(), key);
@@ -56,6 +57,7 @@ Json ModelCard::to_json() const {
                {"config", config_table.record()},
                {"shape", shape_table.record()}};
   if (!words.empty()) json["words"] = words;
+  if (!label_column.empty()) json[kColumnsKey] = {{"label", label_column}, {"text", text_column}};
   return json;
 }
 
@@ -74,6 +76,10 @@ ModelCard ModelCard::from_json(const Json& json, const std::string& where) {
     card.task = json.at("task");
     card.tree = json.at("tree");
     card.labels = json.at("labels").get<std::vector<std::string>>();
+    if (json.contains(kColumnsKey)) {
+      card.label_column = json[kColumnsKey].at("label");
+      card.text_column = json[kColumnsKey].at("text");
+    }
     if (json.contains("words")) card.words = json.at("words").get<std::vector<std::string>>();
   } catch (const nlohmann::json::exception& error) {
     throw output_error("{}: the model header is damaged ({})", where, error.what());
@@ -95,9 +101,9 @@ fs::path model_file(const fs::path& given) {
                      given.string());
 }
 
-LoadedModel load_model(const fs::path& given) {
+LoadedModel load_model(const fs::path& given, bool check_digest) {
   const fs::path path = model_file(given);
-  const SafetensorsFile file = load_tensors(path);
+  const SafetensorsFile file = load_tensors(path, check_digest);
   LoadedModel loaded;
   loaded.card = ModelCard::from_json(header_json(file, kCardKey, path), path.string());
   loaded.model = SequenceModel(loaded.card.config, loaded.card.shape);

@@ -17,9 +17,10 @@ struct ModelCard {
   ModelConfig config;
   ModelShape shape;
   std::string task;
-  std::string tree;                 // kind of tree of its rows
-  std::vector<std::string> labels;  // of its classes
-  std::vector<std::string> words;   // its vocabulary, if tokens are words
+  std::string tree;                       // kind of tree of its rows
+  std::vector<std::string> labels;        // of its classes
+  std::vector<std::string> words;         // its vocabulary, if tokens are words
+  std::string label_column, text_column;  // of the table it learned from; empty: no table, or an older file
 
   Json to_json() const;
   static ModelCard from_json(const Json& json, const std::string& where);
@@ -31,15 +32,17 @@ struct LoadedModel {
 };
 
 void save_model(const fs::path& path, const SequenceModel& model, const ModelCard& card);
-// A model file, or the best model in a run's folder. Throws output errors.
+// A model file, or the best model in a run's folder. Throws output errors. check_digest: weights that differ from the
+// digest in their file are an error.
 fs::path model_file(const fs::path& path);
-LoadedModel load_model(const fs::path& path);
+LoadedModel load_model(const fs::path& path, bool check_digest = true);
 
 // ---- for files that hold a model among other things (train/checkpoint.h). All throw output errors.
 
 inline constexpr const char* kCardKey = "strata.model";  // of the card in a file's header
+inline constexpr const char* kColumnsKey = "columns";    // of the columns in a card
 void save_tensors(const fs::path& path, const NamedTensors& tensors, const Metadata& metadata);
-SafetensorsFile load_tensors(const fs::path& path);
+SafetensorsFile load_tensors(const fs::path& path, bool check_digest = true);
 Json header_json(const SafetensorsFile& file, const char* key, const fs::path& path);
 // Copies tensors named prefix + parameter name into the model; every name and shape must match.
 void copy_weights(const std::map<std::string, torch::Tensor>& stored, const std::string& prefix, SequenceModel& model,

@@ -5,13 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+
+#include "util/atomic_file.h"
+#include "util/sha256.h"
 
 namespace strata {
 namespace {
@@ -22,7 +24,8 @@ using torch::Tensor;
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 constexpr uint64_t kMaxBytes = std::numeric_limits<int64_t>::max();
-constexpr int kMaxDepth = 2;  // a shape, in a tensor, in the header
+constexpr size_t kMaxReason = 200;  // of the parser's words, which repeat what it read
+constexpr int kMaxDepth = 2;        // a shape, in a tensor, in the header
 
 const std::vector<std::pair<const char*, at::ScalarType>>& type_names() {
   static const std::vector<std::pair<const char*, at::ScalarType>> names = {
@@ -96,7 +99,7 @@ json parse_header(const std::string& header, const Fail& fail) {
   try {
     parsed = json::parse(header, note_keys);
   } catch (const json::exception& error) {
-    fail(std::string("its header is not JSON (") + error.what() + ")");
+    fail("its header is not JSON (" + std::string(error.what()).substr(0, kMaxReason) + ")");
   }
   if (!parsed.is_object()) fail("its header is not a JSON object");
   std::sort(seen.begin(), seen.end());
@@ -105,11 +108,34 @@ json parse_header(const std::string& header, const Fail& fail) {
   return parsed;
 }
 
+// The digest is of the whole file, with zeros in the place of the digest itself.
+const std::string kNoDigest(64, '0');
+
+// Where the digest stands in a header; npos: nowhere. Inside a string, the quotes of the key would be escaped.
+size_t find_digest(const std::string& header) {
+  const std::string key = std::string("\"") + kDigestKey + "\"";
+  for (size_t at = header.find(key); at != std::string::npos; at = header.find(key, at + 1)) {
+    size_t value = at + key.size();
+    for (const char expected : {':', '"'}) {
+      value = std::min(header.find_first_not_of(" \t\r\n", value), header.size());
+      if (value < header.size() && header[value] == expected) ++value;
+    }
+    const size_t end = header.find_first_not_of("0123456789abcdef", value);
+    if (end == value + kNoDigest.size() && header[end] == '"') return value;
+  }
+  return std::string::npos;
+}
+
+std::string_view bytes_of(const Tensor& tensor) {
+  return {static_cast<const char*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
 }  // namespace
 
 void save_safetensors(const std::string& path, const NamedTensors& tensors, const Metadata& metadata) {
   ordered_json header = ordered_json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+  header["__metadata__"] = metadata;
+  header["__metadata__"][kDigestKey] = kNoDigest;
   std::vector<Tensor> dense;
   uint64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
@@ -128,21 +154,23 @@ void save_safetensors(const std::string& path, const NamedTensors& tensors, cons
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // the data starts on a multiple of eight
 
-  const std::string temporary = path + ".writing";
-  std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
   const uint64_t length = text.size();
   char prefix[8];
   for (int byte = 0; byte < 8; ++byte) prefix[byte] = static_cast<char>(length >> (8 * byte));
-  out.write(prefix, 8);
-  out.write(text.data(), static_cast<std::streamsize>(text.size()));
-  for (const Tensor& tensor : dense) {
-    out.write(static_cast<const char*>(tensor.data_ptr()), static_cast<std::streamsize>(tensor.nbytes()));
-  }
-  out.close();
-  if (!out || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const std::string reason = std::strerror(errno);
-    std::remove(temporary.c_str());
-    TORCH_CHECK(false, "cannot write ", path, ": ", reason, "; check that the folder exists, is writable and not full");
+  Sha256 digest;
+  digest.update({prefix, 8});
+  digest.update(text);
+  for (const Tensor& tensor : dense) digest.update(bytes_of(tensor));
+  text.replace(find_digest(text), kNoDigest.size(), digest.hex());
+  try {
+    AtomicFile out(path);
+    out.write(prefix, 8);
+    out.write(text.data(), text.size());
+    for (const Tensor& tensor : dense) out.write(tensor.data_ptr(), tensor.nbytes());
+    out.commit();
+  } catch (const WriteError& error) {
+    TORCH_CHECK(false, "cannot write ", path, ": ", error.what(),
+                "; check that the folder exists, is writable and not full");
   }
 }
 
@@ -153,6 +181,8 @@ struct Contents {
   std::vector<Entry> entries;
   Metadata metadata;
   uint64_t data_begin = 0, file_bytes = 0;
+  std::string stored;  // the digest that the file carries; empty: none
+  Sha256 digest;       // of everything before the data
 };
 
 [[noreturn]] void refuse(const std::string& path, const std::string& reason) {
@@ -178,6 +208,12 @@ Contents read_contents(const std::string& path, std::ifstream& in) {
   std::string text(length, '\0');
   if (!in.read(text.data(), static_cast<std::streamsize>(length))) fail("its header is cut off");
   const json header = parse_header(text, fail);
+  if (const size_t at = find_digest(text); at != std::string::npos) {
+    contents.stored = text.substr(at, kNoDigest.size());
+    text.replace(at, kNoDigest.size(), kNoDigest);
+  }
+  contents.digest.update({reinterpret_cast<const char*>(prefix), 8});
+  contents.digest.update(text);
   contents.data_begin = 8 + length;
   const uint64_t data_bytes = contents.file_bytes - contents.data_begin;
   for (const auto& [name, value] : header.items()) {
@@ -188,7 +224,11 @@ Contents read_contents(const std::string& path, std::ifstream& in) {
     if (!value.is_object()) fail("its __metadata__ is not an object");
     for (const auto& [key, item] : value.items()) {
       if (!item.is_string()) fail("its __metadata__ entry \"" + key + "\" is not a string");
-      contents.metadata[key] = item.get<std::string>();
+      if (key != kDigestKey) {
+        contents.metadata[key] = item.get<std::string>();
+      } else if (contents.stored.empty()) {
+        contents.stored = item.get<std::string>().substr(0, kNoDigest.size()) + " (damaged)";
+      }
     }
   }
   std::sort(contents.entries.begin(), contents.entries.end(),
@@ -205,9 +245,19 @@ Contents read_contents(const std::string& path, std::ifstream& in) {
   return contents;
 }
 
+// Compares the digest, now also of the data, with the one that the file carries.
+void check_digest(const std::string& path, Contents& contents, DigestCheck check) {
+  if (contents.stored.empty() || check == DigestCheck::kSkip) return;
+  const std::string found = contents.digest.hex();
+  TORCH_CHECK(found == contents.stored, path, ": expected SHA-256 ", contents.stored, ", which the file carries, got ",
+              found,
+              "; the file is damaged or was changed. Restore it, or skip the check (DigestCheck::kSkip; in the "
+              "command --no-check-digest)");
+}
+
 }  // namespace
 
-SafetensorsFile load_safetensors(const std::string& path) {
+SafetensorsFile load_safetensors(const std::string& path, DigestCheck check) {
   std::ifstream in(path, std::ios::binary);
   Contents contents = read_contents(path, in);
   SafetensorsFile file{{}, std::move(contents.metadata)};
@@ -216,12 +266,14 @@ SafetensorsFile load_safetensors(const std::string& path) {
     if (!in.read(static_cast<char*>(tensor.data_ptr()), static_cast<std::streamsize>(tensor.nbytes()))) {
       refuse(path, "the data of tensor \"" + entry.name + "\" is cut off");
     }
+    if (!contents.stored.empty() && check != DigestCheck::kSkip) contents.digest.update(bytes_of(tensor));
     file.tensors.emplace_back(entry.name, tensor);
   }
+  check_digest(path, contents, check);
   return file;
 }
 
-SafetensorsFile map_safetensors(const std::string& path) {
+SafetensorsFile map_safetensors(const std::string& path, DigestCheck check) {
   std::ifstream in(path, std::ios::binary);
   Contents contents = read_contents(path, in);
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -231,6 +283,9 @@ SafetensorsFile map_safetensors(const std::string& path) {
   close(descriptor);
   TORCH_CHECK(start != MAP_FAILED, "cannot map ", path, ": ", std::strerror(errno));
   const std::shared_ptr<void> mapping(start, [bytes](void* address) { munmap(address, bytes); });
+  if (!contents.stored.empty() && check != DigestCheck::kSkip)
+    contents.digest.update({static_cast<const char*>(start) + contents.data_begin, bytes - contents.data_begin});
+  check_digest(path, contents, check);
   SafetensorsFile file{{}, std::move(contents.metadata)};
   for (const Entry& entry : contents.entries) {
     char* const data = static_cast<char*>(start) + contents.data_begin + entry.begin;

@@ -48,7 +48,7 @@ Json system_info() {
       info["kernels"].push_back({{"problem", k.problem}, {"forward", k.forward}, {"backward", k.backward}});
   }
   info["torch_sees_cuda"] = torch::cuda::is_available();
-  info["cache"] = cache_folder().string();
+  info["cache"] = find_cache_folder().string();
   return info;
 }
 

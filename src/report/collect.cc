@@ -20,9 +20,10 @@ Json read_part(const fs::path& path, const std::string& missing, Json& problems)
     return {};
   }
   try {
-    Json part = Json::parse(read_raw_file(path), nullptr, false);
+    const std::string text = read_raw_file(path);
+    Json part = parse_json<Json>(text);
     if (part.is_object()) return part;
-    problems.push_back(fmt::format("{} is damaged: expected a JSON object, got {}", name, json_kind(part)));
+    problems.push_back(fmt::format("{} is damaged: expected a JSON object, got {}", name, json_kind(part, text)));
   } catch (const Error& error) {
     problems.push_back(error.what());
   }

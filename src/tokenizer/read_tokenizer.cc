@@ -22,8 +22,8 @@ struct TokenizerReader {
 
   Json parse_text(const std::string& text, const std::string& name) {
     where = name;
-    Json json = Json::parse(text, nullptr, false);
-    if (!json.is_object()) fail("expected a JSON object, got " + json_kind(json));
+    Json json = parse_json<Json>(text);
+    if (!json.is_object()) fail("expected a JSON object, got " + json_kind(json, text));
     return json;
   }
   Json parse(const std::filesystem::path& path) { return parse_text(read_file(path), path.string()); }

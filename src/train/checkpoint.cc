@@ -28,7 +28,9 @@ void save_training(const fs::path& path, AdamW& optimizer, const ModelCard& card
 
 Json load_training(const fs::path& path, SequenceModel& model, AdamW& optimizer, const ModelCard& card) {
   const SafetensorsFile file = load_tensors(path);
-  if (header_json(file, kCardKey, path) != card.to_json()) {
+  Json stored_card = header_json(file, kCardKey, path), own_card = card.to_json();
+  for (Json* one : {&stored_card, &own_card}) one->erase(kColumnsKey);  // an older file has none
+  if (stored_card != own_card) {
     throw output_error("{}: expected a checkpoint of this run, got one of another model or task", path.string());
   }
   Json state = header_json(file, kStateKey, path);

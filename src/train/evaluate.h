@@ -38,6 +38,17 @@ Evaluation evaluate(SequenceModel& model, const ModelCard& card, const Dataset& 
 // defaults of its task.
 DataConfig data_of_model(const std::string& model, const Json& changes, const ModelCard& card);
 
+// That data, read, with its files as a record describes them. Throws a data error if a file is not what the record of
+// the run says, unless `allow_changed`.
+struct ModelData {
+  DataConfig config;
+  TaskData data;
+  Json files;
+};
+// whole: all rows are in the test split.
+ModelData load_model_data(const std::string& model, const Json& changes, const ModelCard& card, bool allow_changed,
+                          bool whole = false);
+
 // Makes the trees of a model's rows; null if its attention uses none.
 std::shared_ptr<TreeMaker> tree_maker(const ModelCard& card);
 

@@ -1,7 +1,15 @@
 #include "train/metrics.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
 #include "data/lines.h"
 #include "util/error.h"
+#include "util/json.h"
 
 namespace strata {
 
@@ -10,7 +18,7 @@ std::vector<Json> read_metrics(const fs::path& folder, int64_t* damaged) {
   const fs::path path = folder / "metrics.jsonl";
   if (!fs::exists(path)) return lines;
   for_each_line(read_file(path), [&](std::string_view text, int64_t) {
-    Json line = Json::parse(text, nullptr, false);
+    Json line = parse_json<Json>(text);
     if (line.is_object()) {
       lines.push_back(std::move(line));
     } else if (damaged != nullptr) {
@@ -26,13 +34,26 @@ MetricsLog::MetricsLog(const fs::path& folder, int64_t last_step, bool tensorboa
     if (line.value("step", int64_t{0}) <= last_step) kept += line.dump() + "\n";
   }
   write_file(path_, kept);
-  out_.open(path_, std::ios::app);
+  descriptor_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
+  if (descriptor_ < 0) throw output_error("{}: could not write ({})", path_.string(), std::strerror(errno));
   if (tensorboard) events_ = std::make_unique<EventFile>(folder / "tensorboard");
 }
 
+MetricsLog::~MetricsLog() { close(descriptor_); }
+
 void MetricsLog::add(const Json& line) {
-  out_ << line.dump() << std::endl;
-  if (!out_) throw output_error("{}: could not be written; is the disk full?", path_.string());
+  const std::string text = line.dump() + "\n";
+  for (std::string_view left = text; !left.empty();) {
+    const ssize_t written = write(descriptor_, left.data(), left.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0)
+      throw output_error("{}: could not write ({}); is the disk full?", path_.string(), std::strerror(errno));
+    left.remove_prefix(static_cast<size_t>(written));
+  }
+  struct stat facts = {};
+  if (fstat(descriptor_, &facts) != 0 || facts.st_nlink == 0)
+    throw output_error("{}: was removed while the run was going on; its files are lost, start it again",
+                       path_.string());
   if (events_ == nullptr) return;
   const auto kind = line.at("kind").get<std::string>();
   for (const auto& [key, value] : line.items()) {

@@ -1,7 +1,6 @@
 // The metrics of a run: one JSON object per line in metrics.jsonl, and TensorBoard events on request.
 #pragma once
 
-#include <fstream>
 #include <memory>
 
 #include "train/event_file.h"
@@ -14,11 +13,15 @@ class MetricsLog {
   // Removes the lines of steps after `last_step`: a run that ended after its last checkpoint repeats those steps.
   MetricsLog(const fs::path& folder, int64_t last_step, bool tensorboard);
 
-  void add(const Json& line);  // has "kind" and "step"; throws an output error
+  ~MetricsLog();
+  MetricsLog(const MetricsLog&) = delete;
+  MetricsLog& operator=(const MetricsLog&) = delete;
+
+  void add(const Json& line);  // has "kind" and "step"; throws an output error, also if the file was removed
 
  private:
   fs::path path_;
-  std::ofstream out_;
+  int descriptor_ = -1;
   std::unique_ptr<EventFile> events_;
 };
 

@@ -23,8 +23,12 @@ Json machine(const std::string& device) {
 
 Json start_record(const std::string& command, const Json& options, const std::string& device,
                   const std::vector<fs::path>& data) {
+  return start_record(command, options, device, describe_files(data));
+}
+
+Json start_record(const std::string& command, const Json& options, const std::string& device, Json described) {
   return {{"command", command},         {"options", options},           {"versions", versions()},
-          {"machine", machine(device)}, {"data", describe_files(data)}, {"started", utc_now()}};
+          {"machine", machine(device)}, {"data", std::move(described)}, {"started", utc_now()}};
 }
 
 Json model_options(const std::string& model, const OptionTable& own, const DataConfig& data) {

@@ -9,9 +9,11 @@
 
 namespace strata {
 
-// {"command", "options", "versions", "machine", "data", "started"}. Reads every file for its digest.
+// {"command", "options", "versions", "machine", "data", "started"}. Reads every file for its digest, unless the files
+// are already described (util/digest.h).
 Json start_record(const std::string& command, const Json& options, const std::string& device,
                   const std::vector<fs::path>& data);
+Json start_record(const std::string& command, const Json& options, const std::string& device, Json described);
 // Adds "finished": the end time.
 Json finish_record(Json record);
 

@@ -21,6 +21,8 @@ struct RunFolder {
 
 // What run.json holds. Throws an output error when there is none, or it is damaged.
 Json read_run(const RunFolder& folder);
+// What result.json holds, with the scores of a finished run. Throws an output error when it is damaged.
+Json read_result(const RunFolder& folder);
 // The options that the run was started with.
 RunConfig read_run_config(const RunFolder& folder);
 

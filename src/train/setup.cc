@@ -14,6 +14,10 @@ ModelCard make_card(const RunConfig& config, const TaskData& data) {
   card.task = data.task;
   card.labels = data.labels;
   card.words = data.words;
+  if (data.task == "table") {
+    card.label_column = config.data.label_column;
+    card.text_column = config.data.text_column;
+  }
   card.tree = config.model.tree == "task" ? find_task(data.task).tree : config.model.tree;
   const bool bytes = data.task != "listops";
   if ((card.tree == "text" && !bytes) || (card.tree == "brackets" && bytes) ||

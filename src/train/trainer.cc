@@ -2,35 +2,64 @@
 
 #include "model/system.h"
 #include "train/record.h"
+#include "train/same_data.h"
 #include "train/training.h"
+#include "util/atomic_file.h"
+#include "util/digest.h"
 #include "util/error.h"
 
 namespace strata {
 
-Json train(const RunConfig& config, const RunFolder& folder, bool resume, bool quiet, const EpochTracker& tracker) {
-  make_folder(folder.root);
-  const FolderLock lock(folder.root);
+namespace {
+
+// A relative path means another file in another working directory.
+RunConfig with_absolute_data(RunConfig config) {
+  if (!config.data.data.empty()) config.data.data = fs::absolute(config.data.data).lexically_normal().string();
+  return config;
+}
+
+Json options_of(const RunConfig& config) {
   RunConfig copy = config;
   OptionTable table;
   declare(table, copy);
+  return table.record();
+}
+
+// The record of a run that starts, or goes on with the same data.
+Json make_record(const RunConfig& config, const RunFolder& folder, const std::vector<fs::path>& files, bool started,
+                 bool allow_changed_data) {
+  Json record = started ? read_run(folder) : Json();
+  Json data = describe_files(files);
+  if (!record.contains("versions"))  // `strata compare` writes only the options
+    return start_record("train", options_of(config), config.train.device, std::move(data));
+  const Json recorded = record.value("data", Json());
+  check_same_data(recorded, data, allow_changed_data);
+  Json entry = {{"at", utc_now()}, {"versions", versions()}, {"machine", machine(config.train.device)}};
+  if (!data_changes(recorded, data).empty()) entry["data_before"] = recorded;
+  record["resumed"].push_back(std::move(entry));
+  record["data"] = std::move(data);
+  return record;
+}
+
+}  // namespace
+
+Json train(const RunConfig& given, const RunFolder& folder, const TrainCall& call) {
+  make_folder(folder.root);
+  const FolderLock lock(folder.root);
+  remove_stray_parts(folder.root.string());
+  const RunConfig config = with_absolute_data(given);
   const bool started = fs::exists(folder.run());
-  if (started && !resume) {
+  if (started && !call.resume) {
     throw output_error("{}: already holds a run; continue it with --resume {}, or choose another --folder",
                        folder.root.string(), folder.root.string());
   }
-  if (fs::exists(folder.result())) return Json::parse(read_file(folder.result()));
+  if (fs::exists(folder.result())) return read_result(folder);
   set_threads(config.train.threads);
-  Training training(config, folder, quiet, tracker);
+  Training training(config, folder, call.quiet, call.tracker);
   // Not before: a run that cannot start leaves no run.json.
-  Json record = started ? read_run(folder) : Json();
-  if (!record.contains("versions")) {  // `strata compare` writes only the options
-    record = start_record("train", table.record(), config.train.device, training.data_files());
-  } else {
-    record["resumed"].push_back(
-        {{"at", utc_now()}, {"versions", versions()}, {"machine", machine(config.train.device)}});
-  }
+  const Json record = make_record(config, folder, training.data_files(), started, call.allow_changed_data);
   write_json(folder.run(), record);
-  Json result = training.run(resume);
+  Json result = training.run(call.resume);
   write_json(folder.run(), finish_record(record));
   write_json(folder.result(), result);
   return result;

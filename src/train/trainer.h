@@ -16,8 +16,15 @@ struct ModelCard;
 // src/inspect, a layer above this one.
 using EpochTracker = std::function<Json(SequenceModel& model, const ModelCard& card, const Dataset& split)>;
 
+struct TrainCall {
+  bool resume = false;
+  bool allow_changed_data = false;  // resume on data that is not what the record says
+  bool quiet = false;
+  EpochTracker tracker = {};
+};
+
 // Starts a run in an empty folder, or resumes one whose options are those of `config`. Returns the content of
 // result.json. Throws Error with ExitCode::kInterrupted after a Ctrl-C, when the state is saved.
-Json train(const RunConfig& config, const RunFolder& folder, bool resume, bool quiet, const EpochTracker& tracker = {});
+Json train(const RunConfig& config, const RunFolder& folder, const TrainCall& call = {});
 
 }  // namespace strata

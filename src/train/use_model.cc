@@ -9,9 +9,12 @@
 #include "train/evaluate.h"
 #include "train/record.h"
 #include "train/run_folder.h"
+#include "train/same_data.h"
 #include "util/common_options.h"
+#include "util/digest.h"
 #include "util/error.h"
 #include "util/progress.h"
+#include "util/text.h"
 
 namespace strata {
 
@@ -19,6 +22,8 @@ DataConfig data_of_model(const std::string& model, const Json& changes, const Mo
   DataConfig config;
   config.task = card.task;
   config.length = card.shape.length;
+  if (!card.label_column.empty()) config.label_column = card.label_column;
+  if (!card.text_column.empty()) config.text_column = card.text_column;
   if (fs::exists(fs::path(model) / "run.json")) config = read_run_config({model}).data;
   OptionTable table;
   declare(table, config);
@@ -30,20 +35,35 @@ DataConfig data_of_model(const std::string& model, const Json& changes, const Mo
   return config;
 }
 
-void declare(OptionTable& table, EvaluateRequest& request) {
-  table.begin_group("Evaluation");
-  declare_split(table, request.split);
-  table.add("batch", &request.batch, {.help = "Rows per batch", .min = 1, .max = 1 << 20});
-  declare_threads(table, request.threads);
+ModelData load_model_data(const std::string& model, const Json& changes, const ModelCard& card, bool allow_changed,
+                          bool whole) {
+  DataConfig config = data_of_model(model, changes, card);
+  config.labels = card.labels;
+  TaskData data = load_task(config, card.words, whole);
+  Json files = describe_files(data.files);
+  if (fs::exists(fs::path(model) / "run.json"))
+    check_same_data(read_run({model}).value("data", Json()), files, allow_changed, /*others=*/!changes.empty());
+  return {config, std::move(data), std::move(files)};
 }
 
-Json evaluate_model(const EvaluateRequest& request) {
-  LoadedModel loaded = load_model(request.model);
-  const DataConfig config = data_of_model(request.model, request.data, loaded.card);
-  const TaskData data = load_task(config, loaded.card.words);
+void declare(OptionTable& table, EvaluateRequest& request) {
+  table.begin_group("Evaluation");
+  declare_split(table, request.split, /*whole=*/true);
+  table.add("batch", &request.batch, {.help = "Rows per batch", .min = 1, .max = 1 << 20});
+  declare_threads(table, request.threads);
+  declare_changed_data(table, request.allow_changed_data);
+  declare_check_digest(table, request.check_digest);
+}
+
+Json evaluate_model(const EvaluateRequest& given) {
+  EvaluateRequest request = given;
+  if (request.split.empty()) request.split = request.data.contains("data") ? "all" : "test";
+  LoadedModel loaded = load_model(request.model, request.check_digest);
+  auto [config, data, files] =
+      load_model_data(request.model, request.data, loaded.card, request.allow_changed_data, request.split == "all");
   if (data.labels != loaded.card.labels) {
-    throw data_error("expected data with the labels of the model, {1}; got {0}", fmt::join(data.labels, ", "),
-                     fmt::join(loaded.card.labels, ", "));
+    throw data_error("expected data with the labels of the model, {1}; got {0}", shown_list(data.labels),
+                     shown_list(loaded.card.labels));
   }
   if (data.length > loaded.card.shape.length) {
     throw usage_error("--length: expected at most {}, the length of the model, got {}", loaded.card.shape.length,
@@ -51,12 +71,11 @@ Json evaluate_model(const EvaluateRequest& request) {
   }
   for (const std::string& problem : describe_problems(data)) Progress().note("warning: " + problem);
   const Dataset& split = data.split(request.split);
-  std::vector<fs::path> read = data.files;
-  read.push_back(model_file(request.model));
+  files.push_back(describe_files({model_file(request.model)})[0]);
   EvaluateRequest copy = request;
   OptionTable own;
   declare(own, copy);
-  Json record = start_record("eval", model_options(request.model, own, config), "cpu", read);
+  Json record = start_record("eval", model_options(request.model, own, config), "cpu", std::move(files));
   const Clock clock(0);
   const Evaluation result = evaluate(loaded.model, loaded.card, split, {request.batch, false});
   Json json = {{"model", request.model}, {"split", request.split}};
@@ -77,7 +96,8 @@ struct Predictor::State {
   int64_t top;
 };
 
-Predictor::Predictor(const std::string& model, int64_t top) : state_(new State{load_model(model), top}) {}
+Predictor::Predictor(const std::string& model, int64_t top, bool check_digest)
+    : state_(new State{load_model(model, check_digest), top}) {}
 Predictor::~Predictor() = default;
 const std::string& Predictor::task() const { return state_->loaded.card.task; }
 

@@ -9,10 +9,11 @@
 namespace strata {
 
 struct EvaluateRequest {
-  std::string model;           // a run's folder, or a model file
-  std::string split = "test";  // or "train", "valid"
+  std::string model;  // a run's folder, or a model file
+  std::string split;  // "train", "valid", "test" or "all"; empty: all of other data, the test rows of the run's
   Json data = Json::object();  // data options that differ from the run's
   int64_t batch = 128, threads = 0;
+  bool allow_changed_data = false, check_digest = true;
 };
 void declare(OptionTable& table, EvaluateRequest& request);  // all but the model and the data
 // {"model", "split", "loss", "accuracy", "rows", "seconds", "record"}; a language model also has "bits_per_byte".
@@ -22,7 +23,7 @@ Json evaluate_model(const EvaluateRequest& request);
 // "bits_per_byte", "next"}. Throws a data error for an input that the model cannot read.
 class Predictor {
  public:
-  Predictor(const std::string& model, int64_t top);  // top: number of next bytes
+  Predictor(const std::string& model, int64_t top, bool check_digest);  // top: number of next bytes
   ~Predictor();
   Json operator()(const std::string& input) const;
   const std::string& task() const;

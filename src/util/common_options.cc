@@ -17,8 +17,25 @@ void declare_json(OptionTable& table, bool& json) {
   table.add("json", &json, {.help = "Print the result as JSON", .recorded = false});
 }
 
-void declare_split(OptionTable& table, std::string& split) {
-  table.add("split", &split, {.help = "Rows to read", .choices = {"train", "valid", "test"}});
+void declare_changed_data(OptionTable& table, bool& allowed) {
+  table.begin_group("Running");
+  table.add("allow_changed_data", &allowed,
+            {.help = "Go on if the data of the run has changed since it was recorded", .recorded = false});
+}
+
+void declare_check_digest(OptionTable& table, bool& check) {
+  table.begin_group("Running");
+  table.add("check_digest", &check,
+            {.help = "Refuse weights that differ from the SHA-256 in their file", .recorded = false});
+}
+
+void declare_split(OptionTable& table, std::string& split, bool whole) {
+  OptionNote note = {.help = "Rows to read", .choices = {"train", "valid", "test"}};
+  if (whole) {
+    note.help += "; all by default with --data, test otherwise";
+    note.choices.push_back("all");
+  }
+  table.add("split", &split, note);
 }
 
 }  // namespace strata

@@ -8,6 +8,10 @@ namespace strata {
 void declare_threads(OptionTable& table, int64_t& threads);
 void declare_quiet(OptionTable& table, bool& quiet);
 void declare_json(OptionTable& table, bool& json);
-void declare_split(OptionTable& table, std::string& split);
+// --allow-changed-data, for commands that read the data of a run again.
+void declare_changed_data(OptionTable& table, bool& allowed);
+// --no-check-digest, for commands that read weights.
+void declare_check_digest(OptionTable& table, bool& check);
+void declare_split(OptionTable& table, std::string& split, bool whole = false);  // whole: also "all"
 
 }  // namespace strata

@@ -1,5 +1,6 @@
 #include "util/config_file.h"
 
+#include <algorithm>
 #include <cmath>
 
 #ifdef STRATA_TOML
@@ -7,6 +8,7 @@
 #endif
 
 #include "util/error.h"
+#include "util/json.h"
 
 namespace strata {
 namespace {
@@ -14,6 +16,49 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 #ifdef STRATA_TOML
+// The end of a string or comment of TOML that begins at `at`.
+size_t skip_quoted(const std::string& text, size_t at) {
+  const char quote = text[at];
+  if (quote == '#') return std::min(text.find('\n', at), text.size());
+  const bool lines = text.compare(at, 3, std::string(3, quote)) == 0;
+  const std::string end = lines ? std::string(3, quote) : std::string(1, quote);
+  for (at += end.size(); at < text.size(); ++at) {
+    if (text[at] == '\\' && quote == '"') {
+      ++at;
+    } else if (text.compare(at, end.size(), end) == 0) {
+      return at + end.size();
+    } else if (text[at] == '\n' && !lines) {
+      return at;  // not closed: the parser says so
+    }
+  }
+  return text.size();
+}
+
+// Whether brackets and the dots of keys nest tables and lists deeper than the limit. The parser counts brackets alone.
+bool is_toml_too_deep(const std::string& text) {
+  std::vector<size_t> dots = {0};  // of the current key, inside each open bracket
+  size_t all = 0;
+  for (size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    if (c == '"' || c == '\'' || c == '#') {
+      at = skip_quoted(text, at);
+      continue;
+    }
+    ++at;
+    if (c == '.') {
+      ++dots.back(), ++all;
+    } else if (c == '[' || c == '{') {
+      dots.push_back(0);
+    } else if (c == ',' || c == '\n' || c == ']' || c == '}') {
+      all -= dots.back();
+      dots.back() = 0;
+      if ((c == ']' || c == '}') && dots.size() > 1) dots.pop_back();
+    }
+    if (dots.size() + all > static_cast<size_t>(kMaxJsonDepth)) return true;
+  }
+  return false;
+}
+
 Json from_toml(const toml::node& node, const std::string& where) {
   if (const auto* table = node.as_table()) {
     Json object = Json::object();
@@ -37,6 +82,8 @@ Json from_toml(const toml::node& node, const std::string& where) {
 }
 
 Json parse_toml(const std::string& text, const std::string& where) {
+  if (is_toml_too_deep(text))
+    throw usage_error("{}: expected at most {} levels of tables and lists, got more", where, kMaxJsonDepth);
   try {
     return from_toml(toml::parse(text, where), where);
   } catch (const toml::parse_error& error) {
@@ -54,11 +101,9 @@ Json parse_toml(const std::string&, const std::string& where) {
 Json read_config(const fs::path& path) {
   const std::string text = read_file(path), where = path.string();
   if (path.extension() != ".json") return parse_toml(text, where);
-  Json values = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (values.is_discarded()) throw usage_error("{}: expected a JSON object of options, got invalid JSON", where);
+  Json values = parse_json<Json>(text);
   if (!values.is_object())
-    throw usage_error("{}: expected a JSON object of options, got {} {}", where, values.is_array() ? "an" : "a",
-                      values.type_name());
+    throw usage_error("{}: expected a JSON object of options, got {}", where, json_kind(values, text));
   return values;
 }
 

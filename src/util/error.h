@@ -15,8 +15,9 @@ enum class ExitCode {
   kFailure = 1,        // something unexpected
   kUsage = 2,          // the command line or a config file is wrong
   kData = 3,           // data could not be downloaded or read
-  kOutput = 4,         // an output folder or a checkpoint cannot be used
+  kOutput = 4,         // an output folder, a checkpoint or standard output cannot be used
   kInterrupted = 130,  // Ctrl-C: the state was saved and can be resumed
+  kClosedPipe = 141,   // the reader of standard output has ended; there is no message
 };
 
 class Error : public std::runtime_error {

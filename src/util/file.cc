@@ -17,6 +17,7 @@
 #include <archive_entry.h>
 #endif
 
+#include "util/atomic_file.h"
 #include "util/error.h"
 
 namespace strata {
@@ -114,25 +115,16 @@ std::string read_file(const fs::path& path) {
 }
 
 void write_file(const fs::path& path, std::string_view content) {
-  const fs::path beside = path.string() + ".part" + std::to_string(getpid());
-  {
-    std::ofstream out(beside, std::ios::binary);
-    out.write(content.data(), static_cast<std::streamsize>(content.size()));
-    out.flush();
-    if (!out) {
-      const std::string why = std::strerror(errno);
-      std::error_code ignored;
-      fs::remove(beside, ignored);
-      throw output_error("{}: could not write ({}); check that the folder is writable and the disk is not full",
-                         path.string(), why);
-    }
+  try {
+    AtomicFile file(path.string());
+    file.write(content.data(), content.size());
+    file.commit();
+  } catch (const WriteError& error) {
+    if (error.renaming())
+      throw output_error("{}: could not rename the finished file to this name ({})", path.string(), error.what());
+    throw output_error("{}: could not write ({}); check that the folder is writable and the disk is not full",
+                       path.string(), error.what());
   }
-  std::error_code error;
-  fs::rename(beside, path, error);
-  if (!error) return;
-  std::error_code ignored;
-  fs::remove(beside, ignored);
-  throw output_error("{}: could not rename the finished file to this name ({})", path.string(), error.message());
 }
 
 void write_json(const fs::path& path, const nlohmann::ordered_json& value) {
@@ -142,7 +134,8 @@ void write_json(const fs::path& path, const nlohmann::ordered_json& value) {
 void make_folder(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  if (error || !fs::is_directory(path)) {
+  std::error_code kind;
+  if (error || !fs::is_directory(path, kind)) {
     throw output_error("{}: could not create the folder ({})", path.string(),
                        error ? error.message() : "a file of that name exists");
   }
@@ -154,7 +147,7 @@ uint32_t crc32_of(std::string_view bytes) {
 
 FolderLock::FolderLock(const fs::path& folder) {
   const std::string path = (folder / ".lock").string();
-  descriptor_ = open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+  descriptor_ = open(path.c_str(), O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw output_error("{}: could not write ({})", path, std::strerror(errno));
   if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
     close(descriptor_);

@@ -1,4 +1,4 @@
-// Ctrl-C and SIGTERM: the first one asks a run to save and stop, the second one stops it at once.
+// Ctrl-C, SIGTERM and SIGHUP: the first one asks a run to save and stop, the second one stops it at once.
 #pragma once
 
 namespace strata {

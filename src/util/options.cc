@@ -7,6 +7,7 @@
 
 #include "util/config_file.h"
 #include "util/error.h"
+#include "util/text.h"
 
 namespace strata {
 namespace {
@@ -16,15 +17,9 @@ std::string with(std::string name, char from, char to) {
   return name;
 }
 
-// A word in a message. A very long one is cut.
-std::string shown(const std::string& word) {
-  constexpr size_t kMost = 40;
-  return word.size() <= kMost ? word : fmt::format("{}... ({} characters)", word.substr(0, kMost / 2), word.size());
-}
-
 // 1048576, not 1.04858e+06.
 std::string limit(double value) {
-  constexpr double kExact = 1e15;
+  constexpr double kExact = kMostSeed;
   return value == std::floor(value) && std::abs(value) <= kExact ? fmt::format("{:.0f}", value)
                                                                  : fmt::format("{}", value);
 }
@@ -102,6 +97,8 @@ std::vector<std::string> words_of(const Json& value, const std::string& where) {
 }  // namespace
 
 std::string suggestion(const std::string& name, const std::vector<std::string>& known) {
+  constexpr size_t kLongest = 100;  // of a word that could be meant as a name
+  if (name.size() > kLongest) return "";
   const std::string* nearest = nullptr;
   size_t fewest = std::max<size_t>(2, name.size() / 3) + 1;
   for (const std::string& candidate : known) {
@@ -181,7 +178,7 @@ void OptionTable::set_all(const Json& values, const std::string& where, std::set
       set_all(value, where, seen, keep_given);
       continue;
     }
-    const std::string place = fmt::format("{}: {}", where, key);
+    const std::string place = fmt::format("{}: {}", where, shown(key));
     Option* option = find(key);
     if (option == nullptr) {
       std::vector<std::string> names;

@@ -15,6 +15,11 @@ namespace strata {
 
 using Json = nlohmann::ordered_json;
 
+// Limits of options that have no limit of their own. A number that no machine could use is a mistake, and sums and
+// products of these stay exact.
+inline constexpr double kMostCount = 1 << 30;
+inline constexpr double kMostSeed = 9007199254740992;  // 2^53: the largest that a JSON reader keeps exactly
+
 struct OptionNote {
   std::string help;
   std::vector<std::string> choices = {};  // of a word; anything else is refused

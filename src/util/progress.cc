@@ -6,11 +6,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+
+#include "util/text.h"
 
 namespace strata {
 
 bool on_terminal() {
-  static const bool terminal = isatty(STDERR_FILENO) == 1;
+  static const bool terminal = [] {
+    const char* const kind = std::getenv("TERM");
+    return isatty(STDERR_FILENO) == 1 && kind != nullptr && std::string(kind) != "dumb";
+  }();
   return terminal;
 }
 
@@ -44,7 +50,7 @@ void Progress::note(const std::string& line) {
   if (quiet_) return;
   if (open_) std::fprintf(stderr, "\r\033[K");
   open_ = false;
-  std::fprintf(stderr, "%s\n", line.c_str());
+  std::fprintf(stderr, "%s\n", shown_message(line).c_str());
 }
 
 void Progress::finish() {

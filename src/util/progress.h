@@ -6,7 +6,7 @@
 
 namespace strata {
 
-bool on_terminal();
+bool on_terminal();                             // whether standard error is one that obeys escape sequences
 std::string duration(double seconds);           // "1:05", "2:00:09"
 std::string bar(double share, int width = 24);  // "[#####-------]"
 

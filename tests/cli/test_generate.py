@@ -92,7 +92,7 @@ def test_mistakes_are_named(gpt2, runs, tmp_path):
     assert "put the prompt in quotes" in generate(gpt2, "one", "two", code=2)
     assert "--temprature: not an option of generate (did you mean --temperature?)" in generate(gpt2, "one", "--temprature", code=2)
     assert "--top-p: expected 1e-06 to 1, got 0" in generate(gpt2, "one", "--top-p", "0", code=2)
-    assert "--seed: expected 0 or more, got -1" in generate(gpt2, "one", "--seed", "-1", code=2)
+    assert "--seed: expected 0 to 9007199254740992, got -1" in generate(gpt2, "one", "--seed", "-1", code=2)
     assert "--temperature: expected a finite number, got nan" in generate(gpt2, "one", "--temperature", "nan", code=2)
     (tmp_path / "bert").mkdir()
     write_bert(tmp_path / "bert")

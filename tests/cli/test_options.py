@@ -19,7 +19,7 @@ COMMANDS = {
     ("predict",): (["nowhere"], {"top": 0}, "expected 1 to 256, got 0"),
     ("embed",): (["nowhere"], {"branching": 65}, "expected 2 to 64, got 65"),
     ("inject",): (["nowhere"], {"cut": 1.5}, "expected 0 to 1, got 1.5"),
-    ("generate",): (["nowhere"], {"seed": -1}, "expected 0 or more, got -1"),
+    ("generate",): (["nowhere"], {"seed": -1}, "expected 0 to 9007199254740992, got -1"),
     ("inspect",): (["nowhere"], {"samples": 0}, "expected 1 to 1073741824, got 0"),
     ("report",): (["nowhere"], {"json": 3}, "expected true or false, got 3"),
     ("info",): ([], {"json": "no"}, "expected true or false, got no"),

@@ -24,7 +24,26 @@ TEST(Compare, VariantsTakeOptionsOfTheirOwn) {
     EXPECT_THROW(parse_variants({bad}, base), Error) << bad;
   }
   EXPECT_THROW(parse_variants({"hkt", "hkt"}, base), Error);
+  EXPECT_EQ(parse_variants({"hkt:heads=2:batch=8"}, base)[0].config.train.batch, 8);
   EXPECT_THROW(parse_variants({"hkt:jitter=2"}, base), Error) << "of images, and the task is listops";
+}
+
+// Runs are paired: data, seed and the rest of the model are the same for all.
+TEST(Compare, VariantsShareDataAndSeed) {
+  for (const char* name : {"flat:train_rows=20", "hkt:data_seed=5", "hkt:task=imdb", "hkt:seed=3", "hkt:layers=3",
+                           "hkt:model_size=8", "hkt:attention=flat", "hkt:device=cuda", "hkt:data=x"}) {
+    try {
+      parse_variants({name}, RunConfig());
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      const std::string message = error.what(), option(name + std::string(name).find(':') + 1);
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      EXPECT_NE(message.find(option.substr(0, option.find('=')) + " must be the same"), std::string::npos) << message;
+      EXPECT_NE(message.find("Options that may differ are "), std::string::npos) << message;
+      EXPECT_NE(message.find("learning_rate"), std::string::npos) << message;
+      EXPECT_EQ(message.find(" seed,"), std::string::npos) << message;
+    }
+  }
 }
 
 TEST(Compare, SummaryTablesAndVerdictsAgree) {

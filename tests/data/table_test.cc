@@ -40,6 +40,33 @@ TEST(Table, CsvFaults) {
   EXPECT_EQ(rows_of("label,text\n", ".csv"), Words{});
 }
 
+TEST(Table, RowsThatWouldBeReadWrong) {
+  EXPECT_EQ(rows_of("label,text\na,one, two\n,x\nb,y\n", ".csv"),
+            (Words{"2 !expected 2 columns, got 3; is a separator inside a text without quotes?",
+                   "3 !the label is empty", "4 b|y"}));
+  EXPECT_EQ(rows_of("a\tone\nb\ttwo\tthree\n", ".tsv", "1", "2"),
+            (Words{"1 a|one", "2 !expected 2 columns, got 3; is a separator inside a text without quotes?"}));
+  EXPECT_EQ(rows_of("id,label,text\n1,a,x\n2,b,y,\n", ".csv"),
+            (Words{"2 a|x", "3 !expected 3 columns, got 4; is a separator inside a text without quotes?"}));
+  EXPECT_EQ(error_of(ExitCode::kData, [] { rows_of("text,label,text\nx,a,y\n", ".csv"); }),
+            "t.csv: expected one column named text, got columns 1 and 3 of that name; rename one, or choose by number "
+            "with --label-column and --text-column");
+  EXPECT_EQ(rows_of("text,label,text\nx,a,y\n", ".csv", "label", "3"), Words{"2 a|y"});
+  EXPECT_EQ(rows_of("{\"label\": \"\", \"text\": \"x\"}\n{\"label\": 1, \"text\": \"x\", \"text\": \"y\"}\n"
+                    "{\"label\": 1, \"text\": \"x\", \"more\": {\"text\": \"y\"}}\n",
+                    ".jsonl"),
+            (Words{"1 !the label is empty", "2 !expected the key \"text\" once, got it several times", "3 1|x"}));
+}
+
+// What others wrote is cut and escaped in messages.
+TEST(Table, MessagesAreShort) {
+  const std::string message =
+      error_of(ExitCode::kData, [] { rows_of("\x1b[31m," + std::string(1000000, 'x') + "\n", ".csv"); });
+  EXPECT_SAYS(message, "got \\x1b[31m, xxxxxxxxxxxxxxxxxxxx... (1000000 characters); choose");
+  const std::string deep = "{\"label\": 1, \"text\": " + std::string(1000000, '[') + "\n";
+  EXPECT_EQ(rows_of(deep, ".jsonl"), Words{"1 !expected a JSON object with the key \"label\""});
+}
+
 TEST(Table, TsvHasNoQuotes) {
   EXPECT_EQ(rows_of("id\tlabel\ttext\n1\ta\t\"quoted, kept\n2\tb\tx\"y\"\n", ".tsv"),
             (Words{"2 a|\"quoted, kept", "3 b|x\"y\""}));
@@ -126,6 +153,24 @@ TEST_F(TableTask, FolderWithUnknownTestLabels) {
   EXPECT_EQ(data.test.problems, Words{"test.tsv line 3: the label \"unknown\" does not occur in the training rows"});
 }
 
+// For a model: its labels, and all rows in one split.
+TEST_F(TableTask, WholeForAModel) {
+  config.data = folder.write("my.csv", many_rows(5) + "other,x\n").string();
+  config.labels = {"ant", "cat", "zebra"};
+  const TaskData data = load_task(config, {}, /*whole=*/true);
+  EXPECT_EQ(data.labels, config.labels);
+  EXPECT_EQ(data.train.size() + data.valid.size(), 0);
+  ASSERT_EQ(data.test.size(), 5);
+  Names texts;
+  for (int64_t i = 0; i < 5; ++i) {
+    texts.insert(text_of(data.test.row(i)));
+    EXPECT_EQ(data.labels[data.test.rows[i].label], text_of(data.test.row(i)).back() % 3 == 0 ? "zebra" : "ant");
+  }
+  EXPECT_EQ(texts, (Names{"row 0", "row 1", "row 2", "row 3", "row 4"}));
+  EXPECT_EQ(data.test.bad, 1);
+  EXPECT_EQ(data.test.problems, Words{"my.csv line 7: the label \"other\" is none of the model's"});
+}
+
 TEST_F(TableTask, NumberedColumnsAndLength) {
   config.label_column = "2", config.text_column = "1", config.length = 3;
   const TaskData data = load(folder.write(
@@ -138,6 +183,9 @@ TEST_F(TableTask, NumberedColumnsAndLength) {
 TEST_F(TableTask, Refusals) {
   EXPECT_EQ(refusal(folder.write("one.csv", "label,text\na,x\na,y\n")),
             (folder.path() / "one.csv").string() + ": expected 2 to 10000 different labels in column label, got 1");
+  EXPECT_SAYS(refusal(folder.write("none.csv", "label,text\n,x\na\nb,y,z\n")),
+              "got 0; 3 of 3 rows are unusable: line 2: the label is empty; line 3: expected 2 columns, got 1; line 4: "
+              "expected 2 columns, got 3; is a separator");
   EXPECT_SAYS(refusal(folder.write("notes.txt", "label,text\n")), "expected a name that ends in .csv, .tsv or .jsonl");
   EXPECT_SAYS(refusal(folder.path()), "expected train.csv, train.tsv or train.jsonl in this folder");
   EXPECT_EQ(refusal(folder.write("few.csv", many_rows(9))), "table: no usable test rows");  // a tenth of nine is none

@@ -68,8 +68,10 @@ TEST_F(Unpack, Imdb) {
 
 TEST_F(Unpack, Cifar10) {
   const std::string row = "\x03" + std::string(3072, '\x40');
-  for (int batch = 1; batch <= 5; ++batch)
-    folder.write(fmt::format("cifar-10-batches-bin/data_batch_{}.bin", batch), row);
+  for (int batch = 1; batch <= 5; ++batch) {
+    const std::string first(1, static_cast<char>(batch));
+    folder.write(fmt::format("cifar-10-batches-bin/data_batch_{}.bin", batch), first + row.substr(1));
+  }
   folder.write("cifar-10-batches-bin/batches.meta.txt", "airplane\n");
   EXPECT_SAYS(refusal("cifar10", pack("cifar-10-batches-bin")),
               "expected data_batch_1.bin to data_batch_5.bin and test_batch.bin, got 5 such files");
@@ -83,6 +85,20 @@ TEST_F(Unpack, Cifar10) {
   EXPECT_EQ(data.train.size(), 5);
   EXPECT_EQ(data.test.size(), 2);
   EXPECT_EQ(data.test.row(1)[9], 1 + 0x40);
+}
+
+// Six files are not a set: their names and contents must differ.
+TEST_F(Unpack, Cifar10WithCopies) {
+  const std::string row = "\x03" + std::string(3072, '\x40');
+  for (int copy = 1; copy <= 6; ++copy) folder.write(fmt::format("names/{}/data_batch_1.bin", copy), row);
+  EXPECT_SAYS(refusal("cifar10", pack("names")), "data_batch_5.bin and test_batch.bin, got 1 such files");
+  for (int batch = 1; batch <= 5; ++batch) folder.write(fmt::format("same/data_batch_{}.bin", batch), row);
+  folder.write("same/test_batch.bin", row);
+  EXPECT_SAYS(refusal("cifar10", pack("same")), "expected six different batches, got 1");
+  DataConfig config;
+  config.task = "cifar10", config.data = (folder.path() / "same").string();
+  EXPECT_SAYS(error_of(ExitCode::kData, [&] { load_task(config); }),
+              "got the same bytes in data_batch_1.bin and data_batch_2.bin");
 }
 
 TEST_F(Unpack, OtherFiles) {

@@ -18,7 +18,7 @@ TEST_F(EveryEpoch, TestsTheScoresOfEveryHeadAndLevel) {
   config.train.epochs = 2;
   config.train.every_epoch = true;
   const RunFolder folder{fresh_folder("every_epoch")};
-  train(config, folder, false, true, track_scores);
+  train(config, folder, {.quiet = true, .tracker = track_scores});
   int64_t lines = 0;
   for (const Json& line : read_metrics(folder.root)) {
     if (line.at("kind") != "gaussianity") continue;
@@ -34,7 +34,7 @@ TEST_F(EveryEpoch, TestsTheScoresOfEveryHeadAndLevel) {
 TEST_F(EveryEpoch, NeedsATracker) {
   RunConfig config = tiny_config("hkt");
   config.train.every_epoch = true;
-  EXPECT_THROW(train(config, {fresh_folder("no_tracker")}, false, true), Error);
+  EXPECT_THROW(train(config, {fresh_folder("no_tracker")}, {.quiet = true}), Error);
 }
 
 }  // namespace

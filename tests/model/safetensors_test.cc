@@ -12,6 +12,8 @@
 namespace strata {
 namespace {
 
+constexpr auto kReaders = {load_safetensors, map_safetensors};
+
 std::string temporary(const std::string& name) { return testing::TempDir() + "/" + name; }
 
 void write_raw(const std::string& path, const std::string& header, const std::string& data, int64_t claimed = -1) {
@@ -33,14 +35,63 @@ TEST(Safetensors, RoundTripOfEveryType) {
   tensors.emplace_back("strided", torch::rand({4, 6}).t());
   const std::string path = temporary("round.safetensors");
   save_safetensors(path, tensors, {{"kind", "test \"quoted\" \n"}});
-  for (const auto read : {load_safetensors, map_safetensors}) {
-    const SafetensorsFile file = read(path);
+  for (const auto read : kReaders) {
+    const SafetensorsFile file = read(path, DigestCheck::kIfStored);
     EXPECT_EQ(file.metadata.at("kind"), "test \"quoted\" \n");
     std::map<std::string, torch::Tensor> loaded(file.tensors.begin(), file.tensors.end());
     ASSERT_EQ(loaded.size(), tensors.size());
     for (const auto& [name, tensor] : tensors) EXPECT_TRUE(torch::equal(loaded.at(name), tensor)) << name;
   }
-  EXPECT_FALSE(std::filesystem::exists(path + ".writing"));
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    EXPECT_EQ(entry.path().string().find("round.safetensors.part"), std::string::npos) << entry.path();
+}
+
+std::string content_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+// Whatever byte of a file of ours changes, it is refused, or it holds the same tensors and metadata.
+TEST(Safetensors, NoChangedByteChangesATensor) {
+  const std::string path = temporary("digest.safetensors"), copy = temporary("changed.safetensors");
+  const NamedTensors tensors = {{"a", torch::arange(12).reshape({3, 4})}, {"b", torch::tensor({1.5, -2.0})}};
+  save_safetensors(path, tensors, {{"note", "\"strata.sha256\":\"0000\""}});
+  const std::string whole = content_of(path);
+  int refused = 0;
+  for (size_t at = 0; at < whole.size(); ++at) {
+    std::string changed = whole;
+    changed[at] = static_cast<char>(changed[at] ^ 4);
+    std::ofstream(copy, std::ios::binary) << changed;
+    for (const auto read : kReaders) {
+      try {
+        const SafetensorsFile file = read(copy, DigestCheck::kIfStored);
+        ASSERT_EQ(file.tensors.size(), tensors.size()) << at;
+        for (size_t i = 0; i < tensors.size(); ++i)
+          EXPECT_TRUE(torch::equal(file.tensors[i].second, tensors[i].second));
+        EXPECT_EQ(file.metadata.at("note"), "\"strata.sha256\":\"0000\"") << at;
+      } catch (const c10::Error&) {
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GE(refused, 2 * static_cast<int>(whole.size() - std::string(kDigestKey).size()));  // all but its own name
+}
+
+TEST(Safetensors, TheDigestCanBeSkippedAndMayBeMissing) {
+  const std::string path = temporary("skip.safetensors");
+  save_safetensors(path, {{"a", torch::zeros({4})}});
+  EXPECT_TRUE(load_safetensors(path).metadata.empty());
+  std::string whole = content_of(path);
+  whole.back() = 1;
+  std::ofstream(path, std::ios::binary) << whole;
+  for (const auto read : kReaders) {
+    expect_error([&] { read(path, DigestCheck::kIfStored); }, "expected SHA-256");
+    EXPECT_EQ(read(path, DigestCheck::kSkip).tensors.size(), 1U);
+  }
+  write_raw(path, R"({"__metadata__":{"from":"elsewhere"},"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})",
+            "abcd");
+  for (const auto read : kReaders) EXPECT_EQ(read(path, DigestCheck::kIfStored).metadata.at("from"), "elsewhere");
 }
 
 TEST(Safetensors, DamagedFilesAreRefused) {
@@ -48,7 +99,7 @@ TEST(Safetensors, DamagedFilesAreRefused) {
   auto refuse = [&](const std::string& header, const std::string& data, const std::string& words,
                     int64_t claimed = -1) {
     write_raw(path, header, data, claimed);
-    for (const auto read : {load_safetensors, map_safetensors}) expect_error([&] { read(path); }, words);
+    for (const auto read : kReaders) expect_error([&] { read(path, DigestCheck::kIfStored); }, words);
   };
   const std::string four(4, 'x');
   refuse("{}", "", "claims a header of 1000000000000", 1000000000000);

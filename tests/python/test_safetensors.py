@@ -118,6 +118,22 @@ def test_a_failed_write_leaves_the_old_file(safetensors, tmp_path):
     assert path.read_bytes() == before and not (tmp_path / "x.safetensors.writing").exists()
 
 
+@pytest.mark.parametrize("safetensors", ["without the package", "with the package"], indirect=True)
+def test_the_digest(safetensors, tmp_path):
+    path = tmp_path / "x.safetensors"
+    safetensors.save_safetensors(path, example(), {"note": "hi"})
+    whole = path.read_bytes()
+    for at in (whole.index(b'"shape"') - 20, whole.index(b"hi"), len(whole) - 1):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ValueError, match="x.safetensors: "):
+            safetensors.load_safetensors(path)
+    with pytest.raises(ValueError, match="expected SHA-256 [0-9a-f]{64}, which the file carries, got [0-9a-f]{64}"):
+        safetensors.load_safetensors(path)
+    assert safetensors.load_safetensors(path, check_digest=False)[1] == {"note": "hi"}
+    path.write_bytes(whole.replace(b"strata.sha256", b"other.sha256x"))  # as from elsewhere: a digest is not needed
+    assert set(safetensors.load_safetensors(path)[0]) == set(example())
+
+
 def test_damaged_files(safetensors, tmp_path):
     path = tmp_path / "x.safetensors"
     for raw in (b"", b"\xff" * 16, (5).to_bytes(8, "little") + b"[1, 2", (2).to_bytes(8, "little") + b"[]"):

@@ -6,7 +6,9 @@
 
 #include "train/event_file.h"
 #include "train/metrics.h"
+#include "train/same_data.h"
 #include "train/schedule.h"
+#include "util/error.h"
 
 namespace strata {
 namespace {
@@ -47,6 +49,47 @@ TEST(Metrics, DropsLinesAfterTheCheckpointAndBrokenOnes) {
   ASSERT_EQ(lines.size(), 4);
   EXPECT_EQ(lines[2].at("step"), 3);
   EXPECT_EQ(lines[3].at("loss"), 7.0);
+}
+
+TEST(Metrics, ARemovedFileIsAnError) {
+  const fs::path folder = fresh_folder("removed");
+  MetricsLog log(folder, 0, false);
+  log.add({{"kind", "train"}, {"step", 1}});
+  fs::remove(folder / "metrics.jsonl");
+  try {
+    log.add({{"kind", "train"}, {"step", 2}});
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kOutput);
+    EXPECT_NE(std::string(error.what()).find("was removed while the run was going on"), std::string::npos);
+  }
+}
+
+Json entry(const std::string& path, int bytes, const std::string& digest) {
+  return {{"path", path}, {"bytes", bytes}, {"sha256", digest}};
+}
+
+TEST(SameData, NamesWhatChanged) {
+  const Json recorded = {entry("/d/train.csv", 10, "aa"), entry("/d/test.csv", 20, "bb")};
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(data_changes(recorded, recorded), Lines());
+  EXPECT_EQ(data_changes(Json(), recorded), Lines()) << "an older record";
+  EXPECT_EQ(data_changes(recorded, {entry("/d/train.csv", 10, "cc"), entry("/d/test.csv", 20, "bb")}),
+            Lines{"/d/train.csv: recorded were 10 bytes with SHA-256 aa; there are now 10 bytes with SHA-256 cc"});
+  EXPECT_EQ(data_changes(recorded, {entry("/e/train.csv", 10, "aa"), entry("/e/test.csv", 20, "bb")}), Lines())
+      << "it only moved";
+  EXPECT_EQ(data_changes(recorded, {entry("/e/train.csv", 10, "cc"), entry("/e/test.csv", 20, "bb")}),
+            Lines{"/e/train.csv: recorded as /d/train.csv were 10 bytes with SHA-256 aa; there are now 10 bytes with "
+                  "SHA-256 cc"});
+  EXPECT_EQ(data_changes(recorded, Json::array({entry("/d/train.csv", 10, "aa")})),
+            Lines{"/d/test.csv: recorded were 20 bytes with SHA-256 bb; it is not read any more"});
+  const Json more = {recorded[0], recorded[1], entry("/d/valid.csv", 5, "dd")};
+  EXPECT_EQ(data_changes(recorded, more), Lines{"/d/valid.csv: not recorded; there are now 5 bytes with SHA-256 dd"});
+  EXPECT_EQ(data_changes(recorded, Json::array({entry("/f/other.csv", 1, "ee")}), /*others=*/true), Lines())
+      << "asked for";
+  EXPECT_EQ(data_changes(recorded, Json::array({entry("/d/test.csv", 1, "ee")}), /*others=*/true).size(), 1U);
+  EXPECT_THROW(check_same_data(recorded, more, false), Error);
+  EXPECT_NO_THROW(check_same_data(recorded, more, true));
 }
 
 TEST(EventFile, ChecksumIsCastagnolis) {

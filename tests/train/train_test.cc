@@ -38,23 +38,24 @@ TEST_F(Runs, RefuseFoldersAndOptionsThatDoNotFit) {
   const RunFolder folder{fresh_folder("refuse")};
   RunConfig config = tiny_config("flat");
   config.train.steps = 2;
-  EXPECT_EQ(code_of([&] { train(config, folder, false, true); }), ExitCode::kOk);
-  EXPECT_EQ(code_of([&] { train(config, folder, false, true); }), ExitCode::kOutput);  // holds a run already
-  EXPECT_EQ(code_of([&] { train(config, folder, true, true); }), ExitCode::kOk);       // finished: the same result
-  config.model.heads = 3;                                                              // does not divide 16
-  EXPECT_EQ(code_of([&] { train(config, {fresh_folder("heads")}, false, true); }), ExitCode::kUsage);
+  EXPECT_EQ(code_of([&] { train(config, folder, {.quiet = true}); }), ExitCode::kOk);
+  EXPECT_EQ(code_of([&] { train(config, folder, {.quiet = true}); }), ExitCode::kOutput);  // holds a run already
+  EXPECT_EQ(code_of([&] { train(config, folder, {.resume = true, .quiet = true}); }),
+            ExitCode::kOk);  // finished: the same result
+  config.model.heads = 3;    // does not divide 16
+  EXPECT_EQ(code_of([&] { train(config, {fresh_folder("heads")}, {.quiet = true}); }), ExitCode::kUsage);
   config = tiny_config("hsa");
   config.model.tree = "quadtree";
-  EXPECT_EQ(code_of([&] { train(config, {fresh_folder("tree")}, false, true); }), ExitCode::kUsage);
-  EXPECT_EQ(code_of([&] { train(tiny_config("flat"), {"/dev/null/run"}, false, true); }), ExitCode::kOutput);
+  EXPECT_EQ(code_of([&] { train(config, {fresh_folder("tree")}, {.quiet = true}); }), ExitCode::kUsage);
+  EXPECT_EQ(code_of([&] { train(tiny_config("flat"), {"/dev/null/run"}, {.quiet = true}); }), ExitCode::kOutput);
   // A checkpoint of another model.
   const RunFolder other{fresh_folder("other")};
   config = tiny_config("flat");
   config.train.steps = 2;
-  train(config, other, false, true);
+  train(config, other, {.quiet = true});
   fs::remove(other.result());
   config.model.model_size = 32;
-  EXPECT_EQ(code_of([&] { train(config, other, true, true); }), ExitCode::kOutput);
+  EXPECT_EQ(code_of([&] { train(config, other, {.resume = true, .quiet = true}); }), ExitCode::kOutput);
   EXPECT_EQ(code_of([&] { load_model(fresh_folder("nothing")); }), ExitCode::kOutput);
 }
 
@@ -66,7 +67,7 @@ TEST_F(Runs, DivergenceIsReported) {
   config.train.epochs = 40;
   config.train.weight_decay = 9;  // lr * decay = 90: the weights explode
   try {
-    train(config, {fresh_folder("diverge")}, false, true);
+    train(config, {fresh_folder("diverge")}, {.quiet = true});
     FAIL() << "expected the loss to become infinite";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("not finite"), std::string::npos) << error.what();
@@ -78,10 +79,10 @@ TEST_F(Runs, AccumulationEqualsTheLargerBatch) {
   config.model.dropout = 0;
   config.train.epochs = 1;
   config.train.batch = 64;
-  const Json whole = train(config, {fresh_folder("whole")}, false, true);
+  const Json whole = train(config, {fresh_folder("whole")}, {.quiet = true});
   config.train.batch = 16;
   config.train.accumulate = 4;
-  const Json parts = train(config, {fresh_folder("parts")}, false, true);
+  const Json parts = train(config, {fresh_folder("parts")}, {.quiet = true});
   EXPECT_EQ(whole.at("steps"), parts.at("steps"));
   EXPECT_NEAR(whole.at("valid").at("loss").get<double>(), parts.at("valid").at("loss").get<double>(), 1e-3);
 }
@@ -96,7 +97,7 @@ TEST_F(Runs, Bf16AndEarlyStopping) {
   for (const char* attention : {"flat", "hkt", "hsa", "normalised hsa"}) {
     config.model.normalize = std::string(attention) == "normalised hsa";
     config.model.attention = config.model.normalize ? "hsa" : attention;
-    const Json result = train(config, {fresh_folder("early")}, false, true);
+    const Json result = train(config, {fresh_folder("early")}, {.quiet = true});
     EXPECT_TRUE(result.at("stopped_early"));
     EXPECT_EQ(result.at("steps"), 4) << attention;  // the first evaluation is the best, the second is no better
     EXPECT_EQ(result.at("best_step"), 2);
@@ -128,10 +129,10 @@ TEST_F(Runs, TenThousandEvaluationBatchesLeakNothing) {
 TEST_F(Runs, MemoryStaysFlatOverEpochs) {
   RunConfig config = tiny_config("hsa");
   config.train.epochs = 2;
-  train(config, {fresh_folder("memory")}, false, true);
+  train(config, {fresh_folder("memory")}, {.quiet = true});
   const double before = resident_megabytes();
   config.train.epochs = 20;
-  train(config, {fresh_folder("memory")}, false, true);
+  train(config, {fresh_folder("memory")}, {.quiet = true});
   EXPECT_LT(resident_megabytes() - before, 16);
 }
 

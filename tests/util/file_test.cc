@@ -2,12 +2,14 @@
 #include "util/file.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 
 #include "data/support.h"
+#include "util/atomic_file.h"
 
 namespace strata {
 namespace {
@@ -27,16 +29,53 @@ TEST(Files, WritesAreWholeOrNot) {
   EXPECT_EQ(slurp(path), "{\n  \"b\": 1,\n  \"a\": [\n    1,\n    2\n  ]\n}\n");
 }
 
-// The disk is full: the device of that name stands where the file beside the target would.
+// As on a full disk: files may not grow beyond a limit.
 TEST(Files, AFullDiskKeepsTheOldContent) {
-  if (!fs::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full here";
   const TempFolder folder;
   const fs::path path = folder.write("a", "old");
-  fs::create_symlink("/dev/full", path.string() + ".part" + std::to_string(getpid()));
-  EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { write_file(path, std::string(100000, 'x')); }),
-              "No space left on device");
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {1000, before.rlim_max};
+  std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string message = error_of(ExitCode::kOutput, [&] { write_file(path, std::string(100000, 'x')); });
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, SIG_DFL);
+  EXPECT_SAYS(message, "a: could not write (File too large)");
   EXPECT_EQ(slurp(path), "old");
   EXPECT_EQ(names_in(folder.path()), Names{"a"});
+}
+
+TEST(Files, PartNames) {
+  const std::string one = part_name("folder/a.json"), other = part_name("folder/a.json");
+  EXPECT_NE(one, other);
+  for (const std::string& name : {one, other, std::string("a.part123"), std::string("last.safetensors.writing")})
+    EXPECT_TRUE(is_part_name(fs::path(name).filename().string())) << name;
+  for (const char* name : {"a", "a.part", ".part12", "imdb.tar.gz.part", "a.parts", "a.part12x", "a.part1.json"})
+    EXPECT_FALSE(is_part_name(name)) << name;
+}
+
+// What killed processes left goes, what another process is writing stays.
+TEST(Files, StrayParts) {
+  const TempFolder folder;
+  folder.write("a.json", "kept");
+  folder.write("a.json.part00c0ffee", "stray");
+  folder.write("set.part0123abcd/train.tsv", "stray");
+  folder.write("last.safetensors.writing", "stray");
+  folder.write("imdb.tar.gz.part", "a download that goes on");
+  folder.write("busy.part01234567/train.tsv", "being written");
+  {
+    const PartLock lock((folder.path() / "busy.part01234567").string());
+    remove_stray_parts(folder.path().string());
+    EXPECT_EQ(names_in(folder.path()), (Names{"a.json", "busy.part01234567", "imdb.tar.gz.part"}));
+  }
+  {
+    AtomicFile file((folder.path() / "b.json").string());
+    file.write("x", 1);
+    remove_stray_parts(folder.path().string());
+    file.commit();
+  }
+  EXPECT_EQ(names_in(folder.path()), (Names{"a.json", "b.json", "imdb.tar.gz.part"}));
 }
 
 TEST(Files, ARenameThatFailsLeavesNothingBeside) {

@@ -165,6 +165,32 @@ TEST_F(Options, Json) {
   EXPECT_TRUE(sizes.empty());
 }
 
+// Deep nesting is refused by every way into a file, before it overflows the stack.
+TEST_F(Options, DeepFiles) {
+  const std::string lists(200000, '['), tables = "{\"a\":";
+  EXPECT_EQ(load_refusal("deep.json", "{\"a\": " + lists),
+            "deep.json: expected a JSON object of options, got JSON that is nested deeper than 100 levels");
+  std::string objects;
+  for (int i = 0; i < 200000; ++i) objects += tables;
+  EXPECT_SAYS(load_refusal("deep.json", objects), "nested deeper than 100 levels");
+  EXPECT_SAYS(load_refusal("text.json", "{\"nmae\": \"" + std::string(1000, '[') + "\"}"), "did you mean name");
+  if (!reads_toml()) GTEST_SKIP() << "this build has no toml++";
+  std::string dots = "a";
+  for (int i = 0; i < 200000; ++i) dots += ".a";
+  for (const std::string& text : {"a = " + lists, "[" + dots + "]\n", dots + " = 1\n", "a = {" + dots + " = 1}\n",
+                                  "x = 1\ny = \"\"\"\n\"\"\"\n" + dots + " = 1\n"})
+    EXPECT_EQ(load_refusal("deep.toml", text), "deep.toml: expected at most 100 levels of tables and lists, got more");
+  const std::string points(1000, '.');  // in strings, comments and numbers
+  load(
+      "flat.toml", "# " + points + "\nname = '" + points + "' # [[[\n[a.\"" + points + "\".b]\nsizes = [" + [] {
+        std::string numbers;
+        for (int i = 0; i < 300; ++i) numbers += "0.5, ";
+        return numbers;
+      }() + "]\n");
+  EXPECT_EQ(name, points);
+  EXPECT_EQ(sizes.size(), 300U);
+}
+
 TEST_F(Options, TheCommandLineWins) {
   give("batch_size", "3");
   load("run.json", R"({"batch_size": 7, "rate": 2})");
