@@ -7,6 +7,14 @@ import strata
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.library, "register_fake"), reason="needs PyTorch 2.4")
 
+
+@pytest.fixture(autouse=True)
+def capture_trees():
+    """Operators that make trees have outputs of open sizes; graphs hold them by default from PyTorch 2.9 on."""
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        yield
+
+
 MODULES = {
     "flat": lambda: strata.FlatAttention(16, 2, causal=True),
     "hkt": lambda: strata.HktAttention(16, 2, levels=3, causal=True),
