@@ -44,7 +44,12 @@ if(TARGET strata_torch)
   install(FILES src/torch/hkt_op.h src/torch/hsa_op.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/strata/torch)
 
   # The Python package, told where the operator library lies.
-  set(python_dir ${CMAKE_INSTALL_LIBDIR}/python3/dist-packages)
+  set(python_dir ${CMAKE_INSTALL_LIBDIR}/python3/dist-packages)  # where Debian's Python looks under /usr
+  if(STRATA_TORCH STREQUAL "python")  # where this Python looks under its own prefix, for example that of an environment
+    execute_process(
+      COMMAND ${STRATA_PYTHON} -c "import os, sysconfig; print(os.path.normpath(sysconfig.get_path('purelib', 'posix_prefix', {'base': '.'})))"
+      OUTPUT_VARIABLE python_dir OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  endif()
   file(RELATIVE_PATH STRATA_LIBRARY_FROM_PACKAGE /prefix/${python_dir}/strata
        /prefix/${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME:strata_torch>)
   file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/_installed.py
