@@ -46,10 +46,12 @@ import os
 from scikit_build_core.build import build_sdist
 os.chdir('$checkout')
 print(build_sdist('$work'))") > "$log"
+sdist=$(echo "$work"/strata_attention-*.tar.gz)
+[ "$(stat -c %s "$sdist")" -lt 5000000 ] || { echo "test-torch2: FAILED: $sdist has $(size "$sdist"), so not the sources alone"; exit 1; }
 offline=()
 if unshare -rn true 2> /dev/null; then offline=(unshare -rn); fi  # without a network
 built "pip wheel of the sdist, offline, with the command" "${offline[@]}" "${pip[@]}" wheel -q --no-deps --no-index \
-  --no-build-isolation -w "$work/all" "${cpu[@]}" "$work"/strata_attention-*.tar.gz
+  --no-build-isolation -w "$work/all" "${cpu[@]}" "$sdist"
 echo "test-torch2: wheel with the command: $(size "$work"/all/*.whl)"
 install_wheel "$work"/all/*.whl
 says "strata 0" "$venv/bin/strata" --version
