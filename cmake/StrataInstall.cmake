@@ -9,8 +9,7 @@ if(SKBUILD)  # what a wheel carries beside the Python files (pyproject.toml)
   add_custom_target(strata_wheel DEPENDS ${libraries})
   if(TARGET strata_command)
     add_dependencies(strata_wheel strata_command)
-    # PyTorch lies beside the package in site-packages; python/strata_command finds it elsewhere.
-    set_target_properties(strata_command PROPERTIES INSTALL_RPATH "$ORIGIN/../lib;$ORIGIN/../../torch/lib")
+    set_target_properties(strata_command PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")  # python/strata_command finds torch
     install(TARGETS strata_command RUNTIME DESTINATION strata/bin COMPONENT python)
   else()
     string(REPLACE ";" " " missing "${STRATA_COMMAND_MISSING}")

@@ -41,8 +41,8 @@ def main() -> NoReturn:
     reason = problem(PACKAGE, torch)
     if reason is not None:
         sys.exit(f"strata: {reason}")
+    # Before the system's folders, which may hold another PyTorch: libstrata_torch.so names no folder of its own.
     folders = [str(torch / "lib") if torch else "", os.environ.get("LD_LIBRARY_PATH", "")]
-    if torch is not None and torch.parent != PACKAGE.parent:  # not beside the package, where the command looks
-        os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(folder for folder in folders if folder)
+    os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(folder for folder in folders if folder)
     command = str(PACKAGE / "bin" / "strata")
     os.execv(command, [command, *sys.argv[1:]])
