@@ -439,11 +439,17 @@ def test_torch_compile():
         compiled(x, trees).sum().backward()
 
 
+@pytest.fixture
+def capture_trees():
+    """As in test_compile.py."""
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        yield
+
+
 @pytest.mark.skipif(not hasattr(torch.library, "register_fake"), reason="needs PyTorch 2.4")
 @pytest.mark.parametrize("streaming", [False, True])
-def test_lengths_in_a_compiled_graph(streaming, monkeypatch):
+def test_lengths_in_a_compiled_graph(streaming, capture_trees):
     """One graph serves all batches and lengths."""
-    monkeypatch.setattr("torch._dynamo.config.capture_dynamic_output_shape_ops", True)  # the default from 2.9 on
     torch._dynamo.reset()
     module, graphs = make(dtype=torch.float32, streaming=streaming, branching=4), []
 
