@@ -275,7 +275,7 @@ def test_mistakes_are_named(monkeypatch):
         ({"strata_trees": [nine, nine]}, "expected a Tree of 5 tokens for sequence 1, got one of 9"),
         ({"strata_trees": torch.cat([five.encoded, nine.encoded])}, "expected a Tree of 9 tokens for sequence 0"),
         ({"strata_trees": torch.ones(5, dtype=torch.int32)}, "sizes in this tensor are inconsistent"),
-        ({"strata_trees": [nine, "star"]}, "expected a Tree for sequence 1, got 'star'"),
+        ({"strata_trees": [nine, "star"]}, "expected a strata.Tree or its encoded tensor, got 'star'"),
         ({"strata_trees": "star"}, "expected a list with one Tree per sequence of the batch, got 'star'"),
         ({"output_attentions": True}, 'output_attentions: "strata_hsa" expected False'),
         ({"softcap": 3.0}, 'softcap: "strata_hsa" expected None'),

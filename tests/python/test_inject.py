@@ -210,7 +210,7 @@ def test_trees_by_length_by_batch_and_set_anew():
         with pytest.raises(ValueError, match="expected a Tree of 5 tokens for sequence 1, got one of 6"):
             run(model)
         handle.tree = lambda length: "star"
-        with pytest.raises(ValueError, match="expected a Tree for sequence 0, got 'star'"):
+        with pytest.raises(ValueError, match="expected a strata.Tree or its encoded tensor, got 'star'"):
             run(model)
 
 
