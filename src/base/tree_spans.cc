@@ -100,6 +100,7 @@ Status tree_from_offsets(const std::vector<std::vector<int64_t>>& levels, Domain
                      " as the last boundary, got ", level.back());
     }
     std::vector<int64_t> here;
+    here.reserve(level.size());
     for (int64_t boundary : level) here.push_back(h == 0 ? boundary : below[boundary]);
     for (size_t n = 1; n < here.size(); ++n) spans.push_back({here[n - 1], here[n]});
     below = std::move(here);
