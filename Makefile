@@ -30,7 +30,7 @@ test: ## Build and run the tests: kernels, torch, Python, the command
 	@cmake --build --preset release -j $(JOBS)
 	@ctest --preset release -j $(JOBS)
 
-check: core asan fuzz ## The longer checks: the core without torch, sanitizers, fuzzing
+check: core asan tsan fuzz ## The longer checks: the core without torch, the sanitizers, fuzzing
 
 bench: build ## Measure the figures; prints a table and writes build/bench.json
 	@build/release/bin/strata bench --json build/bench.json --build-times build/build_times.json
@@ -45,7 +45,7 @@ core: ## Build and test the core without torch
 	@cmake --build --preset core -j $(JOBS)
 	@ctest --preset core
 
-asan: ## Test the core under the address and undefined-behaviour sanitizers
+asan: ## Test the core, the torch layer and the command under the address and undefined-behaviour sanitizers
 	@tools/setup.sh test
 	@$(call configure,asan)
 	@cmake --build --preset asan -j $(JOBS)

@@ -18,5 +18,7 @@ void add_generate_command(CLI::App& app);
 void add_inject_command(CLI::App& app);
 void add_info_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
+void add_completion_command(CLI::App& app);
+void add_help_command(CLI::App& app);
 
 }  // namespace strata

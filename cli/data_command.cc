@@ -119,10 +119,10 @@ void get(const State& state) {
   fmt::print("{}\n", folder.string());
 }
 
-// The task is an argument, and in config files the key `task`.
-void add_task(CLI::App* command, const std::shared_ptr<State>& state) {
+// The task is an argument, and in config files the key `task`. names: those the help shows
+void add_task(CLI::App* command, const std::shared_ptr<State>& state, const std::string& names) {
   auto set = [state](const std::string& word) { state->table.set(*state->table.find("task"), {word}, "task"); };
-  command->add_option_function<std::string>("task", set, "A task (strata data list)")->required()->type_name("TASK");
+  command->add_option_function<std::string>("task", set, "A task (strata data list)")->required()->type_name(names);
 }
 
 void add_again(OptionTable& table, bool& again) {
@@ -140,7 +140,7 @@ void add_list(CLI::App* data) {
 void add_make(CLI::App* data) {
   auto state = std::make_shared<State>();
   CLI::App* command = data->add_subcommand("make", "Generate a set into the cache; prints its folder");
-  add_task(command, state);
+  add_task(command, state, "listops");
   declare(state->table, state->data);
   add_again(state->table, state->again);
   bind_command(*command, state->table, [state] { make(*state); }, {.except = {"task"}});
@@ -149,11 +149,9 @@ void add_make(CLI::App* data) {
 void add_get(CLI::App* data) {
   auto state = std::make_shared<State>();
   CLI::App* command = data->add_subcommand("get", "Download an official archive into the cache; prints its folder");
-  add_task(command, state);
+  add_task(command, state, "imdb|cifar10");
   OptionTable& table = state->table;
-  std::vector<std::string> names;
-  for (const Task& task : tasks()) names.emplace_back(task.name);
-  table.add("task", &state->data.task, {.help = "A task (strata data list)", .choices = names});
+  table.add("task", &state->data.task, {.help = "A task (strata data list)", .choices = task_names()});
   table.begin_group("Data");
   table.add("url", &state->url, {.help = "Download from here instead of the official place", .type = "URL"});
   table.add("digest", &state->digest, {.help = "Expected digest: sha256:HEX, md5:HEX or none"});
@@ -164,7 +162,7 @@ void add_get(CLI::App* data) {
 void add_check(CLI::App* data) {
   auto state = std::make_shared<State>();
   CLI::App* command = data->add_subcommand("check", "Read a whole set and describe its content");
-  add_task(command, state);
+  add_task(command, state, fmt::format("{}", fmt::join(task_names(), "|")));
   declare(state->table, state->data);
   declare_json(state->table, state->json);
   bind_command(*command, state->table, [state] { check_data(state->data, state->json); }, {.except = {"task"}});

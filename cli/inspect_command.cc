@@ -117,9 +117,7 @@ void run(State& state) {
   if (state.subsumption) return show_subsumption(state.json);
   if (state.request.model.empty())
     throw usage_error("inspect: expected a run's folder, a model file or --subsumption, got nothing");
-  if (fs::path(state.output).extension() == ".html")
-    throw usage_error("--output: expected the name of a JSON file, got {}; the page is written beside it",
-                      state.output);
+  check_output(state.output);
   set_threads(state.request.threads);
   state.request.data = state.table.given("Data");
   const Json result = inspect_model(state.request);
@@ -154,11 +152,7 @@ void add_inspect_command(CLI::App& app) {
   declare(table, state->request);
   table.add("subsumption", &state->subsumption,
             {.help = "Build standard attention and a convolution from HKT, and print the differences; needs no model"});
-  table.begin_group("Output");
-  table.add("output", &state->output,
-            {.help = "A file for the numbers; inspect.json in the run's folder if not given",
-             .type = "FILE",
-             .recorded = false});
+  declare_output(table, state->output, "inspect.json in the run's folder if not given");
   declare_quiet(table, state->request.quiet);
   declare_json(table, state->json);
   command->footer(

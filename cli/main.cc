@@ -27,7 +27,7 @@ constexpr const char* kFooter =
     "  strata compare                          flat, HKT and HSA on ListOps, three seeds, a table\n"
     "  strata train --attention hkt            one model\n"
     "  strata predict runs/listops-hkt-seed1 \"[MAX 2 [MIN 4 7 ] 0 ]\"\n"
-    "  strata COMMAND --help                   options and examples of a command\n"
+    "  strata help COMMAND                     options and examples of a command\n"
     "\n"
     "Exit codes: 0 done; 1 failure; 2 wrong command line or config; 3 data missing or unreadable;\n"
     "4 output folder, checkpoint or standard output unusable; 130 interrupted, state saved;\n"
@@ -73,6 +73,8 @@ void add_commands(CLI::App& app) {
   strata::add_report_command(app);
   strata::add_info_command(app);
   strata::add_bench_command(app);
+  strata::add_completion_command(app);
+  strata::add_help_command(app);
 }
 
 // Runs the command. Returns its exit code; throws what went wrong.

@@ -21,3 +21,18 @@ function(strata_hide_symbols target)
   target_link_options(${target} PRIVATE -Wl,--exclude-libs,ALL -Wl,--version-script=${script})
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${script})
 endfunction()
+
+option(STRATA_TOGETHER "Compile small files that include the same large headers together" ON)
+
+# strata_compile_together(target count): that many files at a time.
+function(strata_compile_together target count)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${STRATA_TOGETHER} UNITY_BUILD_BATCH_SIZE ${count})
+endfunction()
+
+# strata_build_quickly(target [TOGETHER]): less optimisation, for what computes little.
+function(strata_build_quickly target)
+  target_compile_options(${target} PRIVATE -O1)
+  if("TOGETHER" IN_LIST ARGN)
+    strata_compile_together(${target} 4)
+  endif()
+endfunction()

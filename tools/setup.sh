@@ -16,7 +16,8 @@ for group in "$@"; do
     python) packages+=(python3 python3-torch) ;;
     test)
       packages+=(libgtest-dev python3 python3-numpy python3-pip python3-pytest python3-torch)
-      optional+=(chromium chromium-driver python3-selenium)  # a browser for the reports; without it their tests are skipped
+      # A browser for the reports and shells for their completion; without them their tests are skipped.
+      optional+=(chromium chromium-driver python3-selenium fish zsh)
       ;;
     check) packages+=(clang libclang-rt-14-dev) ;;  # libFuzzer
     lint) packages+=(clang-format clang-tidy python3 python3-venv shellcheck) ;;

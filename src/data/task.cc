@@ -26,10 +26,8 @@ void Dataset::add_problem(std::string problem) {
 }
 
 void declare(OptionTable& table, DataConfig& c) {
-  std::vector<std::string> names;
-  for (const Task& task : tasks()) names.emplace_back(task.name);
   table.begin_group("Data");
-  table.add("task", &c.task, {.help = "What to learn (strata data list)", .choices = names});
+  table.add("task", &c.task, {.help = "What to learn (strata data list)", .choices = task_names()});
   table.add("data", &c.data, {.help = "File or folder with the data; the task's own place in the cache if empty"});
   table.add("length", &c.length, {.help = "Tokens per row at most; 0: the task's default", .min = 0, .max = 1 << 20});
   table.add("train_rows", &c.train_rows,
@@ -71,12 +69,17 @@ const std::vector<Task>& tasks() {
   return all;
 }
 
-const Task& find_task(const std::string& name) {
+std::vector<std::string> task_names() {
   std::vector<std::string> names;
+  for (const Task& task : tasks()) names.emplace_back(task.name);
+  return names;
+}
+
+const Task& find_task(const std::string& name) {
   for (const Task& task : tasks()) {
     if (name == task.name) return task;
-    names.emplace_back(task.name);
   }
+  const std::vector<std::string> names = task_names();
   throw usage_error("task: expected one of {}, got {}{}", fmt::join(names, ", "), name, suggestion(name, names));
 }
 

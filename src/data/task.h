@@ -21,6 +21,7 @@ struct Task {
 };
 
 const std::vector<Task>& tasks();
+std::vector<std::string> task_names();
 const Task& find_task(const std::string& name);  // throws a usage error
 
 // Reads (or generates) the three splits, takes a validation split from the training rows if there is none, keeps as

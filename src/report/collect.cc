@@ -108,6 +108,18 @@ Json collect_inject(const fs::path& json) {
   return page;
 }
 
+Json collect_eval(const fs::path& json) {
+  Json problems = Json::array();
+  Json tested = read_part(json, "run strata eval --output", problems);
+  if (tested.is_null()) tested = Json::object();
+  const std::string model =
+      tested.contains("model") && tested["model"].is_string() ? tested["model"].get<std::string>() : json.string();
+  Json page = {{"kind", "eval"}, {"title", fmt::format("Test of {}", model)}};
+  page["problems"] = problems;
+  page["eval"] = std::move(tested);
+  return page;
+}
+
 Json collect_train(const fs::path& folder) {
   Json problems = Json::array();
   const Json run = read_part(folder / "run.json", "the options are unknown", problems);
@@ -135,9 +147,13 @@ Json collect_compare(const fs::path& folder) {
   const auto runs = run_folders(folder, plan);
   const size_t lines = std::clamp<size_t>(4000 / std::max<size_t>(1, runs.size()), 20, 200);
   for (const auto& [attention, path] : runs) {
+    Json result = read_part(path / "result.json", "this run is not finished", problems);
+    if (result.is_object() && result.contains("test") && result["test"].is_object()) {
+      for (const char* part : {"classes", "confusion", "worst"}) result["test"].erase(part);  // on the page of the run
+    }
     page["runs"].push_back({{"name", path.filename().string()},
                             {"attention", attention},
-                            {"result", read_part(path / "result.json", "this run is not finished", problems)},
+                            {"result", std::move(result)},
                             {"metrics", read_course(path, lines, problems)}});
   }
   page["options"] = options_of(plan);

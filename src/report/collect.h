@@ -7,6 +7,7 @@ namespace strata {
 
 Json collect_inspect(const fs::path& json);
 Json collect_inject(const fs::path& json);
+Json collect_eval(const fs::path& json);
 Json collect_train(const fs::path& folder);
 Json collect_compare(const fs::path& folder);
 

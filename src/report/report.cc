@@ -77,6 +77,10 @@ Report write_inject_report(const fs::path& json) {
   return write_page(fs::path(json).replace_extension(".html"), collect_inject(json));
 }
 
+Report write_eval_report(const fs::path& json) {
+  return write_page(fs::path(json).replace_extension(".html"), collect_eval(json));
+}
+
 Report write_train_report(const fs::path& folder) { return write_page(folder / "report.html", collect_train(folder)); }
 
 Report write_compare_report(const fs::path& folder) {

@@ -1,6 +1,7 @@
 #include "train/evaluate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <mutex>
 
@@ -69,6 +70,23 @@ Loss loss_of(const Tensor& outputs, const Batch& batch, double label_smoothing) 
   return loss;
 }
 
+namespace {
+
+// Appends what the outputs answer. outputs: (rows, classes)
+void add_answers(const Tensor& outputs, const Batch& batch, std::vector<Answer>& answers) {
+  const Tensor log_p = torch::log_softmax(outputs.to(torch::kCPU, torch::kDouble), -1);
+  const Tensor predicted = log_p.argmax(-1);
+  const auto of = log_p.accessor<double, 2>();
+  const int64_t* best = predicted.data_ptr<int64_t>();
+  for (int64_t row = 0; row < batch.rows; ++row) {
+    const int64_t label = batch.targets[row];
+    answers.push_back(
+        {static_cast<int32_t>(label), static_cast<int32_t>(best[row]), std::exp(of[row][best[row]]), -of[row][label]});
+  }
+}
+
+}  // namespace
+
 Json Evaluation::to_json() const { return {{"loss", loss}, {"accuracy", accuracy}, {"rows", rows}}; }
 
 Evaluation evaluate(SequenceModel& model, const ModelCard& card, const Dataset& data, const EvaluateOptions& options) {
@@ -82,18 +100,24 @@ Evaluation evaluate(SequenceModel& model, const ModelCard& card, const Dataset& 
   order.trees = tree_maker(card);
   Loader loader(data, order);
   Tensor loss_sum = torch::zeros({}, torch::TensorOptions(torch::kDouble).device(device)), correct = loss_sum.clone();
+  Evaluation result;
   int64_t counted = 0;
   Batch batch;
   while (loader.next(batch)) {
     const AutocastGuard autocast(options.bf16, device.type());
-    const Loss loss = loss_of(model->forward(to_input(batch, device)), batch, 0.0);
+    const Tensor outputs = model->forward(to_input(batch, device));
+    const Loss loss = loss_of(outputs, batch, 0.0);
+    if (options.answers && order.goal == Goal::kClassify) add_answers(outputs, batch, result.answers);
     loss_sum += loss.mean.to(torch::kDouble) * loss.counted;
     correct += loss.correct;
     counted += loss.counted;
   }
   model->train(was_training);
   const auto count = static_cast<double>(std::max<int64_t>(counted, 1));
-  return {loss_sum.item<double>() / count, correct.item<double>() / count, data.size()};
+  result.loss = loss_sum.item<double>() / count;
+  result.accuracy = correct.item<double>() / count;
+  result.rows = data.size();
+  return result;
 }
 
 }  // namespace strata

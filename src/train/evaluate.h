@@ -7,6 +7,7 @@
 #include "data/loader.h"
 #include "model/model_file.h"
 #include "model/sequence_model.h"
+#include "train/answers.h"
 
 namespace strata {
 
@@ -25,12 +26,14 @@ struct Evaluation {
   double loss = 0;      // nats per row, or per token of a language model
   double accuracy = 0;  // share of rows, or of tokens
   int64_t rows = 0;
-  Json to_json() const;
+  std::vector<Answer> answers;  // one per row of a classifier, if requested
+  Json to_json() const;         // without the answers
 };
 
 struct EvaluateOptions {
   int64_t batch = 128;
   bool bf16 = false;
+  bool answers = false;
 };
 Evaluation evaluate(SequenceModel& model, const ModelCard& card, const Dataset& data, const EvaluateOptions& options);
 

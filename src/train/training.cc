@@ -131,7 +131,11 @@ Error Training::diverged() const {
 Json Training::finish() const {
   LoadedModel best = load_model(folder_.best());
   best.model->to(device_);
-  const Evaluation test = evaluate(best.model, card_, data_.test, evaluate_options());
+  EvaluateOptions options = evaluate_options();
+  options.answers = true;
+  const Evaluation test = evaluate(best.model, card_, data_.test, options);
+  Json tested = test.to_json();
+  if (!test.answers.empty()) tested.update(describe_answers(test.answers, data_, data_.test));
   return {{"task", data_.task},
           {"attention", config_.model.attention},
           {"seed", c_.seed},
@@ -143,7 +147,7 @@ Json Training::finish() const {
           {"step_milliseconds", 1e3 * train_seconds_ / static_cast<double>(std::max<int64_t>(step_, 1))},
           {"best_step", best_step_},
           {"valid", best_.to_json()},
-          {"test", test.to_json()}};
+          {"test", std::move(tested)}};
 }
 
 }  // namespace strata

@@ -89,7 +89,7 @@ void Training::restore(const Json& state) {
   step_ = state.at("step");
   train_seconds_ = state.at("train_seconds");
   window_.restore(state.at("window"));
-  best_ = {state.at("best").at("loss"), state.at("best").at("accuracy"), state.at("best").at("rows")};
+  best_ = {state.at("best").at("loss"), state.at("best").at("accuracy"), state.at("best").at("rows"), {}};
   best_step_ = state.at("best_step");
   stale_ = state.at("stale");
   stopped_early_ = state.at("stopped_early");

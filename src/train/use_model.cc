@@ -77,9 +77,10 @@ Json evaluate_model(const EvaluateRequest& given) {
   declare(own, copy);
   Json record = start_record("eval", model_options(request.model, own, config), "cpu", std::move(files));
   const Clock clock(0);
-  const Evaluation result = evaluate(loaded.model, loaded.card, split, {request.batch, false});
-  Json json = {{"model", request.model}, {"split", request.split}};
+  const Evaluation result = evaluate(loaded.model, loaded.card, split, {.batch = request.batch, .answers = true});
+  Json json = {{"model", request.model}, {"task", data.task}, {"split", request.split}};
   json.update(result.to_json());
+  if (!result.answers.empty()) json.update(describe_answers(result.answers, data, split));
   if (data.goal == Goal::kNextToken) json["bits_per_byte"] = result.loss / std::numbers::ln2;
   json["seconds"] = clock.seconds();
   json["record"] = finish_record(std::move(record));

@@ -16,7 +16,8 @@ struct EvaluateRequest {
   bool allow_changed_data = false, check_digest = true;
 };
 void declare(OptionTable& table, EvaluateRequest& request);  // all but the model and the data
-// {"model", "split", "loss", "accuracy", "rows", "seconds", "record"}; a language model also has "bits_per_byte".
+// {"model", "task", "split", "loss", "accuracy", "rows", "seconds", "record"}; a classifier also has what
+// describe_answers() says (train/answers.h), a language model "bits_per_byte".
 Json evaluate_model(const EvaluateRequest& request);
 
 // Answers inputs one by one: {"input", "label", "probability", "probabilities"}, or, from a language model, {"input",

@@ -1,5 +1,7 @@
 #include "util/common_options.h"
 
+#include "util/error.h"
+
 namespace strata {
 
 void declare_threads(OptionTable& table, int64_t& threads) {
@@ -15,6 +17,19 @@ void declare_quiet(OptionTable& table, bool& quiet) {
 void declare_json(OptionTable& table, bool& json) {
   table.begin_group("Output");
   table.add("json", &json, {.help = "Print the result as JSON", .recorded = false});
+}
+
+void declare_output(OptionTable& table, std::string& path, const std::string& otherwise) {
+  table.begin_group("Output");
+  table.add("output", &path,
+            {.help = "Write the result to this JSON file, and a page beside it; " + otherwise,
+             .type = "FILE",
+             .recorded = false});
+}
+
+void check_output(const std::string& path) {
+  if (fs::path(path).extension() == ".html")
+    throw usage_error("--output: expected the name of a JSON file, got {}; the page is written beside it", path);
 }
 
 void declare_changed_data(OptionTable& table, bool& allowed) {

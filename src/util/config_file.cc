@@ -14,6 +14,7 @@ namespace strata {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using Lines = std::map<std::string, int64_t>;
 
 #ifdef STRATA_TOML
 // The end of a string or comment of TOML that begins at `at`.
@@ -59,16 +60,22 @@ bool is_toml_too_deep(const std::string& text) {
   return false;
 }
 
-Json from_toml(const toml::node& node, const std::string& where) {
+// place: the file and the line of the node's key
+Json from_toml(const toml::node& node, const std::string& where, const std::string& place, const std::string& path,
+               Lines& lines) {
   if (const auto* table = node.as_table()) {
     Json object = Json::object();
-    for (const auto& [key, value] : *table)
-      object[std::string(key.str())] = from_toml(value, fmt::format("{}: {}", where, key.str()));
+    for (const auto& [key, value] : *table) {
+      const std::string name(key.str()), below = path + "/" + name;
+      const auto line = static_cast<int64_t>(value.source().begin.line);
+      lines[below] = line;
+      object[name] = from_toml(value, where, fmt::format("{}: line {}: {}", where, line, name), below, lines);
+    }
     return object;
   }
   if (const auto* array = node.as_array()) {
     Json list = Json::array();
-    for (const auto& item : *array) list.push_back(from_toml(item, where));
+    for (const auto& item : *array) list.push_back(from_toml(item, where, place, path, lines));
     return list;
   }
   if (const auto value = node.value_exact<bool>()) return *value;
@@ -78,33 +85,74 @@ Json from_toml(const toml::node& node, const std::string& where) {
     return std::isfinite(*value) ? Json(*value) : Json(fmt::format("{}", *value));
   }
   if (const auto value = node.value_exact<std::string>()) return *value;
-  throw usage_error("{}: expected a word, a number, true, false or a list of them, got a date or a time", where);
+  throw usage_error("{}: expected a word, a number, true, false or a list of them, got a date or a time", place);
 }
 
-Json parse_toml(const std::string& text, const std::string& where) {
+ConfigFile parse_toml(const std::string& text, const std::string& where) {
   if (is_toml_too_deep(text))
     throw usage_error("{}: expected at most {} levels of tables and lists, got more", where, kMaxJsonDepth);
   try {
-    return from_toml(toml::parse(text, where), where);
+    ConfigFile config;
+    config.values = from_toml(toml::parse(text, where), where, where, "", config.lines);
+    return config;
   } catch (const toml::parse_error& error) {
     throw usage_error("{}: line {}: {}", where, error.source().begin.line, error.description());
   }
 }
 #else
-Json parse_toml(const std::string&, const std::string& where) {
+ConfigFile parse_toml(const std::string&, const std::string& where) {
   throw usage_error("{}: this build reads only JSON configs (it has no toml++)", where);
 }
 #endif
 
+// The lines of the keys of a JSON text, which has been parsed: a string with a colon after it is a key.
+Lines json_lines(const std::string& text) {
+  Lines lines;
+  std::vector<std::string> paths = {""};  // of the value that is read, inside each open bracket
+  std::string word;
+  int64_t line = 1, word_line = 1;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c == '"') {
+      const size_t begin = at;
+      while (text[++at] != '"') at += text[at] == '\\';
+      word = parse_json<Json>(text.substr(begin, at + 1 - begin)).get<std::string>();
+      word_line = line;
+    } else if (c == ':') {
+      paths.back() = (paths.size() > 1 ? paths[paths.size() - 2] : "") + "/" + word;
+      lines[paths.back()] = word_line;
+    } else if (c == '{' || c == '[') {
+      paths.push_back(paths.back());
+    } else if (c == '}' || c == ']') {
+      paths.pop_back();
+    }
+    line += c == '\n';
+  }
+  return lines;
+}
+
+// The file, and the line in which its JSON ends to be valid, if it does.
+std::string json_place(const std::string& text, const std::string& where) {
+  if (is_nested_too_deep(text)) return where;
+  try {
+    const Json whole = Json::parse(text);
+    return where;
+  } catch (const Json::parse_error& error) {
+    const auto end = text.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, text.size()));
+    return fmt::format("{}: line {}", where, 1 + std::count(text.begin(), end, '\n'));
+  }
+}
+
 }  // namespace
 
-Json read_config(const fs::path& path) {
+ConfigFile read_config(const fs::path& path) {
   const std::string text = read_file(path), where = path.string();
   if (path.extension() != ".json") return parse_toml(text, where);
   Json values = parse_json<Json>(text);
   if (!values.is_object())
-    throw usage_error("{}: expected a JSON object of options, got {}", where, json_kind(values, text));
-  return values;
+    throw usage_error("{}: expected a JSON object of options, got {}", json_place(text, where),
+                      json_kind(values, text));
+  return {values, json_lines(text)};
 }
 
 }  // namespace strata

@@ -172,13 +172,17 @@ void OptionTable::set(Option& option, const std::vector<std::string>& words, con
   option.given = true;
 }
 
-void OptionTable::set_all(const Json& values, const std::string& where, std::set<std::string>& seen, bool keep_given) {
+void OptionTable::set_all(const Json& values, const std::string& path, const Source& source,
+                          std::set<std::string>& seen) {
   for (const auto& [key, value] : values.items()) {
+    const std::string below = path + "/" + key;
     if (value.is_object()) {  // a section
-      set_all(value, where, seen, keep_given);
+      set_all(value, below, source, seen);
       continue;
     }
-    const std::string place = fmt::format("{}: {}", where, shown(key));
+    std::string place = fmt::format("{}: {}", source.name, shown(key));
+    if (source.lines != nullptr && source.lines->count(below) > 0)
+      place = fmt::format("{}: line {}: {}", source.name, source.lines->at(below), shown(key));
     Option* option = find(key);
     if (option == nullptr) {
       std::vector<std::string> names;
@@ -186,19 +190,20 @@ void OptionTable::set_all(const Json& values, const std::string& where, std::set
       throw usage_error("{}: unknown option{}", place, suggestion(with(key, '-', '_'), names));
     }
     if (!seen.insert(option->name).second) throw usage_error("{}: set twice", place);
-    if (keep_given && option->given) continue;
+    if (source.keep_given && option->given) continue;
     set(*option, words_of(value, place), place);
   }
 }
 
 void OptionTable::load_config(const fs::path& path) {
   std::set<std::string> seen;
-  set_all(read_config(path), path.string(), seen, /*keep_given=*/true);
+  const ConfigFile config = read_config(path);
+  set_all(config.values, "", {path.string(), &config.lines, /*keep_given=*/true}, seen);
 }
 
 void OptionTable::restore(const Json& record, const std::string& where) {
   std::set<std::string> seen;
-  set_all(record, where, seen, /*keep_given=*/false);
+  set_all(record, "", {where, nullptr, /*keep_given=*/false}, seen);
   for (Option& option : options_) option.given = false;
 }
 

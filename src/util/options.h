@@ -3,6 +3,7 @@
 #pragma once
 
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -66,7 +67,12 @@ class OptionTable {
   void check_task(const std::string& task) const;
 
  private:
-  void set_all(const Json& values, const std::string& where, std::set<std::string>& seen, bool keep_given);
+  struct Source {  // of many values
+    std::string name;                             // of a file or a record
+    const std::map<std::string, int64_t>* lines;  // of its keys (util/config_file.h); null: unknown
+    bool keep_given;                              // options that were given keep their values
+  };
+  void set_all(const Json& values, const std::string& path, const Source& source, std::set<std::string>& seen);
 
   std::vector<Option> options_;
   std::string group_;

@@ -203,18 +203,21 @@ TEST_F(Options, TheCommandLineWins) {
 
 TEST_F(Options, FaultsOfFiles) {
   EXPECT_EQ(load_refusal("run.json", R"({"batch_sise": 7})"),
-            "run.json: batch_sise: unknown option (did you mean batch_size?)");
-  EXPECT_EQ(load_refusal("run.json", R"({"optimiser-momentum": 7})"), "run.json: optimiser-momentum: unknown option");
-  EXPECT_EQ(load_refusal("run.json", R"({"a": {"batch_size": 0}})"), "run.json: batch_size: expected 1 to 4096, got 0");
+            "run.json: line 1: batch_sise: unknown option (did you mean batch_size?)");
+  EXPECT_EQ(load_refusal("run.json", R"({"optimiser-momentum": 7})"),
+            "run.json: line 1: optimiser-momentum: unknown option");
+  EXPECT_EQ(load_refusal("run.json", R"({"a": {"batch_size": 0}})"),
+            "run.json: line 1: batch_size: expected 1 to 4096, got 0");
   EXPECT_EQ(load_refusal("run.json", R"({"batch_size": 2.5})"),
-            "run.json: batch_size: expected a whole number, got 2.5");
-  EXPECT_EQ(load_refusal("run.json", R"({"shuffle": 1})"), "run.json: shuffle: expected true or false, got 1");
+            "run.json: line 1: batch_size: expected a whole number, got 2.5");
+  EXPECT_EQ(load_refusal("run.json", R"({"shuffle": 1})"), "run.json: line 1: shuffle: expected true or false, got 1");
   EXPECT_EQ(load_refusal("run.json", R"({"kind": "ful"})"),
-            "run.json: kind: expected one of full, hsa, hkt, got ful (did you mean full?)");
+            "run.json: line 1: kind: expected one of full, hsa, hkt, got ful (did you mean full?)");
   EXPECT_SAYS(load_refusal("run.json", R"({"name": null})"),
-              "run.json: name: expected a word, a number, true, false or a list");
+              "run.json: line 1: name: expected a word, a number, true, false or a list");
   EXPECT_EQ(load_refusal("run.json", "[1]"), "run.json: expected a JSON object of options, got an array");
-  EXPECT_EQ(load_refusal("run.json", "{\"rate\": "), "run.json: expected a JSON object of options, got invalid JSON");
+  EXPECT_EQ(load_refusal("run.json", "{\"rate\": "),
+            "run.json: line 1: expected a JSON object of options, got invalid JSON");
   EXPECT_SAYS(error_of(ExitCode::kData, [&] { table.load_config(folder.path() / "none.json"); }),
               "none.json: could not open");
 }
@@ -223,16 +226,31 @@ TEST_F(Options, FaultsOfToml) {
   if (!reads_toml()) GTEST_SKIP() << "this build has no toml++";
   EXPECT_SAYS(load_refusal("run.toml", "rate = 1\nname = \n"), "run.toml: line 2: ");
   EXPECT_EQ(load_refusal("run.toml", "[a]\nbatchsize = 1\n"),
-            "run.toml: batchsize: unknown option (did you mean batch_size?)");
-  EXPECT_EQ(load_refusal("run.toml", "rate = \"fast\"\n"), "run.toml: rate: expected a number, got fast");
-  EXPECT_EQ(load_refusal("run.toml", "rate = nan\n"), "run.toml: rate: expected a finite number, got nan");
-  EXPECT_EQ(load_refusal("run.toml", "batch_size = 1.0\n"), "run.toml: batch_size: expected a whole number, got 1.0");
+            "run.toml: line 2: batchsize: unknown option (did you mean batch_size?)");
+  EXPECT_EQ(load_refusal("run.toml", "rate = \"fast\"\n"), "run.toml: line 1: rate: expected a number, got fast");
+  EXPECT_EQ(load_refusal("run.toml", "rate = nan\n"), "run.toml: line 1: rate: expected a finite number, got nan");
+  EXPECT_EQ(load_refusal("run.toml", "batch_size = 1.0\n"),
+            "run.toml: line 1: batch_size: expected a whole number, got 1.0");
+}
+
+// The line is that of the key, also inside sections, after values that hold brackets, and for a key that comes twice.
+TEST_F(Options, LinesOfFiles) {
+  EXPECT_SAYS(
+      load_refusal("run.json", "{\n\"name\": \"a\\\"}:{\",\n\"a\": {\"sizes\": [\n\"[\", 1],\n\n\"rate\":\n\"x\"}}"),
+      "run.json: line 6: rate: expected a number");
+  EXPECT_SAYS(load_refusal("run.json", "{\"rate\": 1,\n\"a\": {\"b\": {\n\"rate\": 2}}}"),
+              "run.json: line 3: rate: set twice");
+  EXPECT_SAYS(load_refusal("run.json", "{\"rate\": 1,\n\"name\": }"), "run.json: line 2: expected a JSON object");
+  if (!reads_toml()) GTEST_SKIP() << "this build has no toml++";
+  EXPECT_SAYS(load_refusal("run.toml", "sizes = [\n1,\n2]\n[a.b]\nkind = 'ful'\n"),
+              "run.toml: line 5: kind: expected one");
+  EXPECT_SAYS(load_refusal("run.toml", "rate = 1\n[s]\nc.rate = 2\n"), "run.toml: line 3: rate: set twice");
 }
 
 // Which file, also for what only TOML can say.
 TEST_F(Options, DatesOfTomlNameTheFile) {
   if (!reads_toml()) GTEST_SKIP() << "this build has no toml++";
-  EXPECT_SAYS(load_refusal("run.toml", "name = 1979-05-27\n"), "run.toml: ");
+  EXPECT_SAYS(load_refusal("run.toml", "\nname = 1979-05-27\n"), "run.toml: line 2: name: expected a word");
 }
 
 // ------------------------------------------------------------------------------------------------- records

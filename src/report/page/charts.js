@@ -39,19 +39,26 @@ function figure(parent, { title, note, make, square = false, numbers = null }) {
   return state;
 }
 
+// A series as the chart draws it: a line with its dashes, a dot for points without a line, a square for bars.
+function sample(dataset) {
+  const line = dataset.showLine ?? false, bars = dataset.showLine === undefined, ink = dataset.borderColor;
+  return svg("svg", { class: "swatch", viewBox: "0 0 28 10", "aria-hidden": "true" },
+    line ? svg("path", { d: "M0 5H28", stroke: ink, "stroke-width": 2.5, "stroke-dasharray": dataset.borderDash.join(" ") })
+      : bars ? svg("path", { d: "M9 0h10v10H9z", fill: ink }) : svg("circle", { cx: 14, cy: 5, r: 3.5, fill: ink }));
+}
+
 // One button per series, which shows or hides it; a single series has no button.
 function drawLegend(state) {
   const datasets = state.chart.data.datasets;
   if (datasets.length < 2) return;
   state.legend.replaceChildren(...datasets.map((dataset, index) => {
-    const swatch = el("span", { class: "swatch", style: `border-color: ${dataset.borderColor}` });
     const button = el("button", { type: "button", "aria-pressed": String(!state.hidden.has(index)), onclick: () => {
       const hide = !state.hidden.has(index);
       if (hide) state.hidden.add(index); else state.hidden.delete(index);
       state.chart.setDatasetVisibility(index, !hide);
       state.chart.update();
       button.setAttribute("aria-pressed", String(!hide));
-    } }, swatch, dataset.label);
+    } }, sample(dataset), dataset.label);
     return el("li", {}, button);
   }));
   if (!state.legend.isConnected) state.canvas.parentElement.after(state.legend);

@@ -4,12 +4,12 @@
 function showCompare() {
   const results = page.results;
   if (results) {
-    const attentions = results.attentions ?? [], pairs = results.pairs ?? [];
+    const attentions = list(["results", "attentions"]), pairs = list(["results", "pairs"]);
     const path = (...rest) => ["results", ...rest];
-    section("summary", "Summary", (page.verdicts ?? []).join(". ") + (page.verdicts?.length ? "." : ""), part => {
-      part.append(table(`${results.task}: ${results.measure}`, [{ title: "attention" }, { title: results.measure }, { title: "± deviation" }, { title: "parameters" },
+    section("summary", "Summary", list(["verdicts"]).map(verdict => verdict + ".").join(" "), part => {
+      part.append(table(`${results.task}: ${results.measure}`, [{ title: "attention" }, { title: results.measure }, { title: "± deviation" }, { title: "validation", help: "the same measure on the validation split, mean over seeds" }, { title: "parameters" },
         { title: "score products", help: "over those of flat attention" }, { title: "step time", help: "over that of the first attention" }],
-        attentions.map((attention, i) => [attention.name, { path: path("attentions", i, "mean"), style: { digits: 2 } }, { path: path("attentions", i, "standard_deviation"), style: { digits: 2 } },
+        attentions.map((attention, i) => [attention.name, { path: path("attentions", i, "mean"), style: { digits: 2 } }, { path: path("attentions", i, "standard_deviation"), style: { digits: 2 } }, { path: path("attentions", i, "valid_mean"), style: { digits: 2 } },
           { path: path("attentions", i, "parameters"), style: whole }, { path: path("attentions", i, "score_ratio") }, { path: path("attentions", i, "time_ratio"), style: { digits: 2 } }])));
     });
     section("significance", "Significance", "Student's paired t-test over seeds, two-sided, and the 95% confidence interval of the difference.", part => {
@@ -17,7 +17,7 @@ function showCompare() {
         pairs.map((pair, i) => [`${pair.to} − ${pair.from}`, ...[["difference", 2], ["low", 2], ["high", 2], ["t", 2], ["p", 4]].map(([key, digits]) => ({ path: path("pairs", i, key), style: { digits } }))])));
     });
     section("seeds", "Seed by seed", "", part => {
-      const seeds = Math.max(0, ...attentions.map(attention => (attention.scores ?? []).length));
+      const seeds = Math.max(0, ...attentions.map((_, i) => list(path("attentions", i, "scores")).length));
       barChart(part, { title: results.measure, labels: attentions.map(attention => attention.name), y: results.measure,
         series: Array.from({ length: seeds }, (_, seed) => ({ label: `seed ${(results.first_seed ?? 1) + seed}`, paths: attentions.map((_, i) => path("attentions", i, "scores", seed)) })) });
     });

@@ -16,9 +16,26 @@ function el(tag, attributes = {}, ...children) {
   return element;
 }
 
+function svg(tag, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
 function at(path) {
   return path.reduce((value, key) => (value === null || value === undefined ? undefined : value[key]), page);
 }
+
+// The list at a path; an empty one if nothing is there.
+function list(path) {
+  const value = at(path) ?? [];
+  if (!Array.isArray(value)) throw new Error(`${path.join(".")} is not a list`);
+  return value;
+}
+
+// Text of a file; a dash if there is none.
+function written(value) { return typeof value === "string" ? value : format(value); }
 
 // style: {digits, scale, exponent}. Missing and non-finite numbers are shown as a dash.
 function format(value, { digits = 4, scale = 1, exponent = false } = {}) {

@@ -62,6 +62,7 @@ function drawText(parent, example, attention, spaced) {
   const box = el("div", { class: "text", role: "group", "aria-label": "The row's text" });
   if (example.tree) {
     const { child_begin: begin, children } = example.tree;
+    if (!Array.isArray(begin) || !begin.every(end => Number.isInteger(end) && end >= 0 && end <= children.length)) throw new Error("the tree's families are not ranges of its children");
     const heights = new Array(begin.length - 1).fill(1);  // children come after their parents
     for (let f = begin.length - 2; f >= 0; --f) {
       for (let c = begin[f]; c < begin[f + 1]; ++c) if (children[c] < 0) heights[f] = Math.max(heights[f], 1 + heights[~children[c]]);

@@ -13,8 +13,8 @@ function heatColour(value, largest) {
   return mix(colour("--ground"), colour(value < 0 ? "--cold" : "--hot"), largest > 0 ? Math.min(1, Math.abs(value) / largest) : 0);
 }
 
-// path: of an array of rows. name(index): what a row or column stands for.
-function heatMap(parent, { title, note, path, name, square = true }) {
+// path: of an array of rows. name(index): what a row or column stands for. axes: what all rows are, and all columns.
+function heatMap(parent, { title, note, path, name, square = true, axes = ["query", "key"], style = {} }) {
   const rows = at(path);
   if (!Array.isArray(rows) || !rows.every(Array.isArray)) throw new Error(`${path.join(".")} is not a matrix`);
   const size = rows.length;
@@ -22,7 +22,7 @@ function heatMap(parent, { title, note, path, name, square = true }) {
   const extreme = (best, cell) => (best === null || Math.abs(cell.value) > Math.abs(best.value) ? cell : best);
   const peak = cells.reduce(extreme, null);
   const view = { x: [-0.5, size - 0.5], y: [-0.5, size - 0.5] };
-  const words = cell => `query ${name(cell.i)}, key ${name(cell.j)}: ${format(cell.value)}`;
+  const words = cell => `${axes[0]} ${name(cell.i)}, ${axes[1]} ${name(cell.j)}: ${format(cell.value, style)}`;
   const ticks = { color: colour("--soft"), autoSkip: true, maxTicksLimit: 16, callback: value => (Number.isInteger(value) && value >= 0 && value < size ? name(value) : "") };
   const state = figure(parent, {
     title, note, square,
@@ -32,8 +32,8 @@ function heatMap(parent, { title, note, path, name, square = true }) {
         barPercentage: 1, categoryPercentage: 1, grouped: false, borderWidth: 0, minBarLength: 0 }] },
       options: {
         scales: {
-          x: axis("key", { type: "linear", offset: false, min: view.x[0], max: view.x[1], grid: { display: false }, ticks: { ...ticks, color: colour("--soft") } }),
-          y: axis("query", { type: "linear", reverse: true, min: view.y[0], max: view.y[1], grid: { display: false }, ticks: { ...ticks, color: colour("--soft") } }) },
+          x: axis(axes[1], { type: "linear", offset: false, min: view.x[0], max: view.x[1], grid: { display: false }, ticks: { ...ticks, color: colour("--soft") } }),
+          y: axis(axes[0], { type: "linear", reverse: true, min: view.y[0], max: view.y[1], grid: { display: false }, ticks: { ...ticks, color: colour("--soft") } }) },
         interaction: { mode: "point", intersect: true },
         plugins: { tooltip: { callbacks: { title: () => "", label: item => words(item.raw) } } } },
     }),
@@ -56,7 +56,7 @@ function heatMap(parent, { title, note, path, name, square = true }) {
     el("button", { type: "button", onclick: reset }, "Whole")));
   if (peak) {
     const ends = cells.some(cell => cell.value < 0) ? ["--cold", "--ground", "--hot"] : ["--ground", "--hot"];
-    state.frame.append(el("p", { class: "ramp" }, "colour, up to the largest in size: ", shown([...path, peak.i, peak.j]),
+    state.frame.append(el("p", { class: "ramp" }, "colour, up to the largest in size: ", shown([...path, peak.i, peak.j], style),
       el("i", { style: `background: linear-gradient(to right, ${ends.map(end => `var(${end})`).join(", ")})` })));
   }
   state.frame.append(reading);

@@ -5,7 +5,7 @@ function showInject() {
   const data = page.inject, path = (...rest) => ["inject", ...rest];
   const accuracy = data.causal ? { digits: 4 } : percent;
   const measure = data.causal ? "nats per token" : "accuracy, %";
-  const plan = data.plan ?? [];
+  const plan = list(["inject", "plan"]);
   const planned = plan.map(layer => `layer ${layer.layer} on ${layer.trees.length > 1 ? `the closest of ${layer.trees.length} trees` : layer.trees[0]}`).join(", ");
   if (data.before && data.after) {
     section("summary", "Before and after", `HSA in place of softmax: ${planned || "nowhere"}. Nothing is trained. ${data.test.head === "linear"

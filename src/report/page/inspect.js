@@ -3,7 +3,7 @@
 
 // Every head that was inspected, {layer, head, path, name}.
 function inspectedHeads() {
-  return (page.inspect.layers ?? []).flatMap((layer, l) => (layer.heads ?? []).map((head, h) => ({
+  return list(["inspect", "layers"]).flatMap((_, l) => list(["inspect", "layers", l, "heads"]).map((head, h) => ({
     layer: l, head: h, path: ["inspect", "layers", l, "heads", h], name: `layer ${l}, head ${h}`, problem: head.problem })))
     .filter(head => !head.problem);
 }
@@ -11,7 +11,7 @@ function inspectedHeads() {
 const place = head => [label(head.layer), label(head.head)];
 const placeColumns = [{ title: "layer" }, { title: "head" }];
 
-function levelsOf(head) { return (at([...head.path, "weights"]) ?? []).map((_, level) => level); }
+function levelsOf(head) { return list([...head.path, "weights"]).map((_, level) => level); }
 
 // The path of the largest number over heads and levels: the result of a check.
 function worst(heads, paths) {
@@ -36,8 +36,8 @@ function showInspect() {
   if (heads.length > 0) {
     if (hsa) showHsa(heads); else showHkt(heads);
   }
-  if ((page.inspect.examples ?? []).length > 0 && heads.length > 0) showExamples(heads);
-  if ((page.metrics ?? []).length > 0) showTracking();
+  if (list(["inspect", "examples"]).length > 0 && heads.length > 0) showExamples(heads);
+  if (list(["metrics"]).length > 0) showTracking();
 }
 
 function showHkt(heads) {
@@ -51,7 +51,7 @@ function showHkt(heads) {
   };
   section("checks", "What the theory says must hold", "Residuals of identities, the largest over heads, levels and rows; a bound is kept when its ratio is at most one.", part => {
     const levels = (head, key) => levelsOf(head).map(l => [...head.path, "symmetry", l, key]);
-    const steps = head => (at([...head.path, "decay"]) ?? []).map((_, i) => [...head.path, "decay", i, "worst"]);
+    const steps = head => list([...head.path, "decay"]).map((_, i) => [...head.path, "decay", i, "worst"]);
     const rows = [
       ["symmetric and antisymmetric parts are orthogonal", worst(heads, head => levels(head, "orthogonality")), tiny],
       ["the split commutes with up-sampling", worst(heads, head => levels(head, "upsampling")), tiny],
@@ -112,7 +112,7 @@ function showHkt(heads) {
     perHead(part, (area, head) => {
       const points = l => {
         const path = [...head.path, "gaussianity", "scores", l];
-        return (at([...path, "quantiles"]) ?? []).map((_, i) => ({ x: at([...path, "normal_quantiles", i]), path: [...path, "quantiles", i] }));
+        return list([...path, "quantiles"]).map((_, i) => ({ x: at([...path, "normal_quantiles", i]), path: [...path, "quantiles", i] }));
       };
       const first = levelsOf(head).find(l => points(l).length > 0);
       if (first === undefined) return area.append(problem("No level of this head has enough rows for a QQ plot."));
@@ -126,14 +126,14 @@ function showHkt(heads) {
 
 function showHsa(heads) {
   section("hsa", "HSA on its tree", "The KL gap is what the tree costs against softmax on the same queries and keys, in nats per token; the cost counts score products over flat attention's.", part => {
-    const deepest = Math.max(...heads.map(head => (at([...head.path, "mass_by_depth"]) ?? []).length));
+    const deepest = Math.max(...heads.map(head => list([...head.path, "mass_by_depth"]).length));
     barChart(part, { title: "Where the attention goes", note: "share at each depth of the tree; the token itself first", labels: heads.map(head => head.name), y: "share", stacked: true, max: 1,
       series: Array.from({ length: deepest }, (_, depth) => ({ label: depth === 0 ? "itself" : `depth ${depth - 1}`, paths: heads.map(head => [...head.path, "mass_by_depth", depth]) })) });
     const columns = [{ title: "tree" }, { title: "hierarchy score" }, { title: "KL gap" }, { title: "cost" }];
     const cells = path => ["hierarchy_score", "kl_gap", "cost"].map(key => ({ path: [...path, key] }));
     part.append(table("The tree in use and balanced ones", [...placeColumns, ...columns], heads.flatMap(head => [
       [...place(head), "in use", ...cells(head.path)],
-      ...(at([...head.path, "alternatives"]) ?? []).map((other, i) => [...place(head), other.tree, ...cells([...head.path, "alternatives", i])])])));
+      ...list([...head.path, "alternatives"]).map((other, i) => [...place(head), other.tree, ...cells([...head.path, "alternatives", i])])])));
     const controls = el("div", { class: "controls" });
     part.append(controls);
     const renew = renewable(part, (area, head) => {

@@ -19,4 +19,8 @@ applyTheme();
 if ((page.problems ?? []).length > 0) {
   document.getElementById("content").append(el("section", { "aria-label": "Problems" }, page.problems.map(problem)));
 }
-({ inspect: showInspect, inject: showInject, train: showTrain, compare: showCompare })[page.kind]();
+try {
+  ({ inspect: showInspect, inject: showInject, eval: showEval, train: showTrain, compare: showCompare })[page.kind]();
+} catch (error) {
+  document.getElementById("content").append(problem(`The rest of this report cannot be shown because its data is damaged: ${error.message}`));
+}

@@ -3,7 +3,7 @@
 
 // Points of the lines of one kind: {x: step, path}. base: the path of the metrics.
 function course(base, kind, key) {
-  return (at(base) ?? []).flatMap((line, i) => (line.kind === kind ? [{ x: line.step, path: [...base, i, key] }] : []));
+  return list(base).flatMap((line, i) => (line.kind === kind ? [{ x: line.step, path: [...base, i, key] }] : []));
 }
 
 // runs: {label, base, colour, dash}
@@ -60,8 +60,10 @@ function showTracking() {
 function showOptions(path) {
   const options = at(path);
   if (!options || typeof options !== "object") return;
-  section("options", "Options", "", part => part.append(table("All options", [{ title: "option" }, { title: "value" }], Object.entries(options).map(([name, value]) =>
-    [name, typeof value === "number" ? { path: [...path, name], style: { digits: Number.isInteger(value) ? 0 : Math.min(12, String(value).length) } } : JSON.stringify(value)]))));
+  const row = (path, name, value) => [name, typeof value === "number" ? { path, style: { digits: Number.isInteger(value) ? 0 : Math.min(12, String(value).length) } } : JSON.stringify(value)];
+  const isGroup = value => value !== null && typeof value === "object" && !Array.isArray(value);  // the options of the data
+  section("options", "Options", "", part => part.append(table("All options", [{ title: "option" }, { title: "value" }], Object.entries(options).flatMap(([name, value]) =>
+    isGroup(value) ? Object.entries(value).map(([key, one]) => row([...path, name, key], key, one)) : [row([...path, name], name, value)]))));
 }
 
 function showTrain() {
@@ -74,8 +76,9 @@ function showTrain() {
         entry("parameters", ["parameters"], whole), entry("score products over flat attention's", ["score_ratio"]),
         entry("training time, s", ["train_seconds"], { digits: 1 }), entry("a step, ms", ["step_milliseconds"], { digits: 1 })]));
     });
+    showAnswers(["result", "test"]);
   }
   showCurves([{ label: "this run", base: ["metrics"] }]);
-  if ((page.metrics ?? []).length > 0) showTracking();
+  if (list(["metrics"]).length > 0) showTracking();
   showOptions(["options"]);
 }
