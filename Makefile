@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check bench build-times core asan fuzz tsan cuda test-torch2 api install format lint pictures clean
+.PHONY: help setup build demo test check bench build-times core asan asan-torch fuzz tsan cuda test-torch2 api install format lint pictures clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -43,13 +43,19 @@ core: ## Build and test the core without torch
 	@tools/setup.sh test
 	@$(call configure,core)
 	@cmake --build --preset core -j $(JOBS)
-	@ctest --preset core
+	@ctest --preset core -j $(JOBS)
 
-asan: ## Test the core, the torch layer and the command under the address and undefined-behaviour sanitizers
+asan: ## Test the core under the address and undefined-behaviour sanitizers
 	@tools/setup.sh test
 	@$(call configure,asan)
 	@cmake --build --preset asan -j $(JOBS)
-	@ctest --preset asan
+	@ctest --preset asan -j $(JOBS)
+
+asan-torch: ## Test all layers, torch and the command included, under these sanitizers (20 minutes on 2 cores)
+	@tools/setup.sh test
+	@$(call configure,asan-torch)
+	@cmake --build --preset asan-torch -j $(JOBS)
+	@ctest --preset asan-torch -j $(JOBS)
 
 fuzz: ## Fuzz the file readers for a short time (libFuzzer, clang)
 	@tools/setup.sh test check
@@ -61,7 +67,7 @@ tsan: ## Test the core under the thread sanitizer (clang)
 	@tools/setup.sh test tsan
 	@$(call configure,tsan)
 	@cmake --build --preset tsan -j $(JOBS)
-	@ctest --preset tsan
+	@ctest --preset tsan -j $(JOBS)
 
 test-torch2: ## Install the package beside a recent PyTorch from PyPI and run its checks there
 	@tools/setup.sh test lint
