@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # setup.sh [GROUP ..]: installs Debian packages. Without a group, those of the build and `make demo`; `python` adds torch for
-# Python; `test`, `check`, `lint` and `tsan` add the packages of those targets. Returns at once when all are installed.
+# Python; `test`, `clang` and `lint` add the packages of those targets. Returns at once when all are installed.
 set -euo pipefail
 
 packages=(
@@ -18,10 +18,9 @@ for group in "$@"; do
       packages+=(libgtest-dev python3 python3-numpy python3-pip python3-pytest python3-torch)
       optional+=(chromium chromium-driver python3-selenium)  # a browser for the reports; without it their tests are skipped
       ;;
-    check) packages+=(clang libclang-rt-14-dev) ;;  # libFuzzer
     lint) packages+=(clang-format clang-tidy python3 python3-venv shellcheck) ;;
-    tsan) packages+=(clang libclang-rt-14-dev libomp-dev) ;;
-    *) echo "setup: unknown group $group; expected python, test, check, lint or tsan" >&2; exit 2 ;;
+    clang) packages+=(clang libclang-rt-14-dev libomp-dev) ;;  # libFuzzer, and sanitizers with OpenMP
+    *) echo "setup: unknown group $group; expected python, test, clang or lint" >&2; exit 2 ;;
   esac
 done
 

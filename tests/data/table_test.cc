@@ -58,6 +58,13 @@ TEST(Table, RowsThatWouldBeReadWrong) {
             (Words{"1 !the label is empty", "2 !expected the key \"text\" once, got it several times", "3 1|x"}));
 }
 
+// A key can be written in several ways.
+TEST(Table, EscapedKeysAreTheSameKey) {
+  EXPECT_EQ(rows_of(R"({"label": "a", "la\u0062el": "b", "text": "x"})", ".jsonl"),
+            Words{"1 !expected the key \"label\" once, got it several times"});
+  EXPECT_EQ(rows_of(R"({"la\u0062el": "b", "text": "x \u0062"})", ".jsonl"), Words{"1 b|x b"});
+}
+
 // What others wrote is cut and escaped in messages.
 TEST(Table, MessagesAreShort) {
   const std::string message =
