@@ -48,9 +48,9 @@ std::vector<Record> split_records(const std::string& content, char separator, bo
         if (!closed) record.problem = "expected a closing quote, got the end of the file";
       }
       const size_t end = std::min(content.find_first_of(std::string{separator, '\n'}, at), content.size());
-      field.append(content, at, end - at);
       more = end < content.size() && content[end] == separator;
-      if (!more && !field.empty() && field.back() == '\r') field.pop_back();
+      const bool windows = !more && end > at && content[end - 1] == '\r';  // a line end, not a part of a quoted field
+      field.append(content, at, end - at - (windows ? 1 : 0));
       record.fields.push_back(std::move(field));
       at = end + 1;
     }

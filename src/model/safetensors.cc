@@ -35,10 +35,10 @@ const std::vector<std::pair<const char*, at::ScalarType>>& type_names() {
   return names;
 }
 
-std::string quoted(const std::string& name) {
+std::string in_quotes(const std::string& name) {
   return "\"" + name.substr(0, kMaxName) + (name.size() > kMaxName ? "...\"" : "\"");
 }
-std::string named(const std::string& name) { return "tensor " + quoted(name); }
+std::string named(const std::string& name) { return "tensor " + in_quotes(name); }
 
 struct Entry {
   std::string name;
@@ -59,7 +59,7 @@ Entry parse_entry(const std::string& name, const json& value, uint64_t data_byte
   }
   const auto& names = type_names();
   const auto type = std::find_if(names.begin(), names.end(), [&](const auto& n) { return value["dtype"] == n.first; });
-  if (type == names.end()) fail(named(name) + " has the unknown dtype " + quoted(value["dtype"].get<std::string>()));
+  if (type == names.end()) fail(named(name) + " has the unknown dtype " + in_quotes(value["dtype"].get<std::string>()));
   entry.type = type->second;
   for (const json& offset : value["data_offsets"]) {
     if (!offset.is_number_unsigned()) fail(named(name) + ": expected data offsets that are natural numbers");
@@ -110,7 +110,7 @@ json parse_header(const std::string& header, const Fail& fail) {
   if (!parsed.is_object()) fail("its header is not a JSON object");
   std::sort(seen.begin(), seen.end());
   const auto twice = std::adjacent_find(seen.begin(), seen.end());
-  if (twice != seen.end()) fail("the name " + quoted(*twice) + " appears twice");
+  if (twice != seen.end()) fail("the name " + in_quotes(*twice) + " appears twice");
   return parsed;
 }
 
@@ -229,7 +229,7 @@ Contents read_contents(const std::string& path, std::ifstream& in) {
     }
     if (!value.is_object()) fail("its __metadata__ is not an object");
     for (const auto& [key, item] : value.items()) {
-      if (!item.is_string()) fail("its __metadata__ entry " + quoted(key) + " is not a string");
+      if (!item.is_string()) fail("its __metadata__ entry " + in_quotes(key) + " is not a string");
       if (key != kDigestKey) {
         contents.metadata[key] = item.get<std::string>();
       } else if (contents.stored.empty()) {

@@ -32,6 +32,11 @@ TEST(Table, CsvWindowsLineEndsAndBlankLines) {
   EXPECT_EQ(rows_of("label,text\r\na,\"x\r\ny\"\r\n\r\nb,\"z\"\r\n", ".csv"), (Words{"2 a|x\r\ny", "5 b|z"}));
 }
 
+// A carriage return in quotes is a part of the field, also at the end of the line.
+TEST(Table, CsvQuotedCarriageReturn) {
+  EXPECT_EQ(rows_of("label,text\na,\"x\r\"\r\nb,y\r\n", ".csv"), (Words{"2 a|x\r", "3 b|y"}));
+}
+
 TEST(Table, CsvFaults) {
   EXPECT_EQ(rows_of("label,text\na,x\nb\nc,\nd,\"open\ne,y\n", ".csv"),
             (Words{"2 a|x", "3 !expected 2 columns, got 1", "4 !the text is empty",

@@ -39,13 +39,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Files file("");
   file.files.emplace_back(name, std::string(reinterpret_cast<const char*>(data + 1), size - 1));
   fuzz::write_files(file, folder, {name});
-  RunConfig config, again;
-  OptionTable table, second;
-  declare(table, config);
-  declare(second, again);
+  static RunConfig config;
+  static OptionTable table = [] {
+    OptionTable declared;
+    declare(declared, config);
+    return declared;
+  }();
+  config = RunConfig();
+  for (Option& option : table.options()) option.given = false;
   if (!fuzz::accepts([&] { table.load_config(folder / name); })) return 0;
   for (const Option& option : table.options()) check(option);
   const Json record = table.record();
+  RunConfig again;
+  OptionTable second;
+  declare(second, again);
   second.restore(Json::parse(record.dump()), "record");
   require(second.record() == record, "a record restores its options");
   return 0;
