@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check bench build-times core asan asan-torch fuzz tsan cuda test-torch2 api install format lint pictures clean
+.PHONY: help setup build demo test check bench build-times core asan asan-torch fuzz fuzz-long build-fuzz tsan cuda test-torch2 api install format lint pictures clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -26,7 +26,7 @@ demo: setup ## Train flat, HKT and HSA attention on ListOps over three seeds and
 
 test: ## Build and run the tests: kernels, torch, Python, the command
 	@tools/setup.sh test
-	@$(call configure,release,-DSTRATA_BUILD_TESTS=ON -DSTRATA_FUZZ=OFF)
+	@$(call configure,release,-DSTRATA_BUILD_TESTS=ON)
 	@cmake --build --preset release -j $(JOBS)
 	@ctest --preset release -j $(JOBS)
 
@@ -57,14 +57,19 @@ asan-torch: ## Test all layers, torch and the command included, under these sani
 	@cmake --build --preset asan-torch -j $(JOBS)
 	@ctest --preset asan-torch -j $(JOBS)
 
-fuzz: ## Fuzz the file readers for a short time (libFuzzer, clang)
-	@tools/setup.sh test check
-	@$(call configure,release,-DSTRATA_BUILD_TESTS=ON -DSTRATA_FUZZ=ON)
-	@cmake --build --preset release -j $(JOBS) --target fuzz
-	@ctest --preset release -L fuzz
+fuzz: build-fuzz ## Fuzz the file readers for a short time (libFuzzer, clang)
+	@ctest --preset fuzz -j $(JOBS) -L '^fuzz$$'
+
+fuzz-long: build-fuzz ## Fuzz the file readers with a million inputs each; takes hours
+	@ctest --preset fuzz -j $(JOBS) -L '^fuzz_long$$'
+
+build-fuzz:
+	@tools/setup.sh test clang
+	@$(call configure,fuzz)
+	@cmake --build --preset fuzz -j $(JOBS) --target fuzz
 
 tsan: ## Test the core under the thread sanitizer (clang)
-	@tools/setup.sh test tsan
+	@tools/setup.sh test clang
 	@$(call configure,tsan)
 	@cmake --build --preset tsan -j $(JOBS)
 	@ctest --preset tsan -j $(JOBS)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # setup.sh [GROUP ..]: installs Debian packages. Without a group, those of the build and `make demo`; `python` adds torch for
-# Python; `test`, `check`, `lint` and `tsan` add the packages of those targets. Returns at once when all are installed.
+# Python; `test`, `clang` and `lint` add the packages of those targets. Returns at once when all are installed.
 set -euo pipefail
 
 packages=(
@@ -19,10 +19,9 @@ for group in "$@"; do
       # A browser for the reports and shells for their completion; without them their tests are skipped.
       optional+=(chromium chromium-driver python3-selenium fish zsh)
       ;;
-    check) packages+=(clang libclang-rt-14-dev) ;;  # libFuzzer
     lint) packages+=(clang-format clang-tidy python3 python3-venv shellcheck) ;;
-    tsan) packages+=(clang libclang-rt-14-dev libomp-dev) ;;
-    *) echo "setup: unknown group $group; expected python, test, check, lint or tsan" >&2; exit 2 ;;
+    clang) packages+=(clang libclang-rt-14-dev libomp-dev) ;;  # libFuzzer, and sanitizers with OpenMP
+    *) echo "setup: unknown group $group; expected python, test, clang or lint" >&2; exit 2 ;;
   esac
 done
 

@@ -40,7 +40,8 @@ Json record_of_runs(const std::vector<Run>& runs) {
     Json& all = record["computed_on"];
     if (std::find(all.begin(), all.end(), where) == all.end()) all.push_back(where);
     auto keep = [&](const char* key, auto better) {  // times in ISO 8601 sort as words
-      if (one.contains(key) && (record[key].is_null() || better(one[key].get<std::string>(), record[key])))
+      if (one.contains(key) && one[key].is_string() &&
+          (record[key].is_null() || better(one[key].get<std::string>(), record[key])))
         record[key] = one[key];
     };
     keep("started", std::less<std::string>());

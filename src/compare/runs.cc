@@ -32,11 +32,20 @@ double score_of(const Json& result, const char* split) {
   return 100 * scores.at("accuracy").get<double>();
 }
 
+namespace {
+
+double number(const Json& line, const char* key) {
+  return line.contains(key) && line[key].is_number() ? line[key].get<double>() : 0;
+}
+
+}  // namespace
+
 double Run::share() const {
   if (finished()) return 1;
   const std::vector<Json> lines = read_metrics(folder.root);
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
-    if (line->contains("steps")) return line->at("step").get<double>() / line->at("steps").get<double>();
+    const double step = number(*line, "step"), steps = number(*line, "steps");
+    if (steps > 0) return std::clamp(step / steps, 0.0, 1.0);
   }
   return 0;
 }

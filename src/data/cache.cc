@@ -5,6 +5,7 @@
 #include "util/atomic_file.h"
 #include "util/error.h"
 #include "util/json.h"
+#include "util/text.h"
 
 namespace strata {
 
@@ -66,17 +67,18 @@ SetState check_set(const fs::path& folder, bool read_files) {
     const fs::path path = folder / name;
     std::error_code error;
     const auto size = fs::file_size(path, error);
-    const bool known = facts.is_object() && facts.contains("bytes") && facts["bytes"].is_number_unsigned() &&
-                       facts.contains("crc32") && facts["crc32"].is_number_unsigned();
+    const bool known = name.find('/') == std::string::npos && facts.is_object() && facts.contains("bytes") &&
+                       facts["bytes"].is_number_unsigned() && facts.contains("crc32") &&
+                       facts["crc32"].is_number_unsigned();
     if (!known) {
-      state.problems.push_back(fmt::format("manifest.json is damaged at {}", name));
+      state.problems.push_back(fmt::format("manifest.json is damaged at {}", shown(name)));
     } else if (error) {
-      state.problems.push_back(fmt::format("{} is missing", name));
+      state.problems.push_back(fmt::format("{} is missing", shown(name)));
     } else if (size != facts["bytes"].get<uint64_t>()) {
       state.problems.push_back(
-          fmt::format("{} has {} bytes instead of {}", name, size, facts["bytes"].get<uint64_t>()));
+          fmt::format("{} has {} bytes instead of {}", shown(name), size, facts["bytes"].get<uint64_t>()));
     } else if (read_files && crc32_of(read_raw_file(path)) != facts["crc32"].get<uint32_t>()) {
-      state.problems.push_back(fmt::format("{} has changed since it was written", name));
+      state.problems.push_back(fmt::format("{} has changed since it was written", shown(name)));
     }
   }
   return state;

@@ -48,9 +48,9 @@ std::vector<Record> split_records(const std::string& content, char separator, bo
         if (!closed) record.problem = "expected a closing quote, got the end of the file";
       }
       const size_t end = std::min(content.find_first_of(std::string{separator, '\n'}, at), content.size());
-      field.append(content, at, end - at);
       more = end < content.size() && content[end] == separator;
-      if (!more && !field.empty() && field.back() == '\r') field.pop_back();
+      const bool windows = !more && end > at && content[end - 1] == '\r';  // a line end, not a part of a quoted field
+      field.append(content, at, end - at - (windows ? 1 : 0));
       record.fields.push_back(std::move(field));
       at = end + 1;
     }
@@ -94,7 +94,9 @@ void check_content(TableRow& row) {
 int64_t count_key(std::string_view line, const std::string& key) {
   const std::string quoted = Json(key).dump();
   const size_t first = line.find(quoted);
-  if (first == std::string_view::npos || line.find(quoted, first + 1) == std::string_view::npos) return 1;
+  // With these, a key can be written in several ways.
+  const bool escapes = line.find("\\u") != std::string_view::npos || line.find("\\/") != std::string_view::npos;
+  if (!escapes && (first == std::string_view::npos || line.find(quoted, first + 1) == std::string_view::npos)) return 1;
   int64_t count = 0;
   const Json::parser_callback_t note = [&](int depth, Json::parse_event_t event, Json& parsed) {
     count += event == Json::parse_event_t::key && depth == 1 && parsed == key ? 1 : 0;

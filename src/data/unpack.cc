@@ -1,6 +1,8 @@
 // Unpacks official archives into sets of the cache.
+#include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "data/cache.h"
@@ -18,8 +20,9 @@ namespace strata {
 #ifdef STRATA_ARCHIVE
 namespace {
 
-// Calls work(name, content) for every file of a tar archive, compressed or not.
-void for_each_file(const fs::path& path, const std::function<void(const std::string&, std::string)>& work) {
+// Calls work(name, content) for every wanted file of a tar archive, compressed or not.
+void for_each_file(const fs::path& path, const std::function<bool(const std::string&)>& wanted,
+                   const std::function<void(const std::string&, std::string)>& work) {
   const std::unique_ptr<archive, int (*)(archive*)> reader(archive_read_new(), archive_read_free);
   auto check = [&](la_ssize_t result) {
     if (result < ARCHIVE_WARN) {
@@ -31,43 +34,61 @@ void for_each_file(const fs::path& path, const std::function<void(const std::str
   check(archive_read_support_filter_all(reader.get()));
   check(archive_read_support_format_tar(reader.get()));
   check(archive_read_open_filename(reader.get(), path.c_str(), 1 << 20));
+  constexpr size_t kLargest = size_t{1} << 28;  // the wanted files of the official archives are smaller
+  size_t total = 0;
+  std::string block(1 << 16, '\0');
   archive_entry* entry = nullptr;
   while (true) {
     const int result = archive_read_next_header(reader.get(), &entry);
     if (result == ARCHIVE_EOF) return;
     check(result);
     if (archive_entry_filetype(entry) != AE_IFREG) continue;
-    constexpr la_int64_t kLargest = 1 << 28;
-    if (archive_entry_size(entry) > kLargest)
-      throw data_error(
-          "{}: expected files of at most 256 MB in this archive, got a larger one; is it the right archive?",
-          path.string());
-    std::string content(static_cast<size_t>(archive_entry_size(entry)), '\0');
-    const la_ssize_t size = archive_read_data(reader.get(), content.data(), content.size());
-    check(size);
-    content.resize(static_cast<size_t>(size));
-    work(archive_entry_pathname(entry), std::move(content));
+    const char* const name = archive_entry_pathname(entry);  // null: one that the locale cannot write
+    if (name == nullptr || !wanted(name)) continue;
+    // The size in the header may be wrong, and a hole costs no bytes in the archive: memory is for what was read.
+    std::string content;
+    for (size_t size = block.size(); size > 0;) {
+      const la_ssize_t got = archive_read_data(reader.get(), block.data(), block.size());
+      check(got < 0 ? ARCHIVE_FATAL : got);
+      size = static_cast<size_t>(got);
+      total += size;
+      if (total > kLargest)
+        throw data_error("{}: expected at most {} MB in this archive, got more; is it the right archive?",
+                         path.string(), kLargest >> 20);
+      content.append(block, 0, size);
+    }
+    work(name, std::move(content));
   }
 }
 
-// aclImdb/SPLIT/SIDE/ID_RATING.txt becomes a row "label, rating, id, text", in the order of ids.
+struct Review {
+  std::string split;
+  int label = 0;
+  int64_t id = 0, rating = 0;
+};
+
+// What the name aclImdb/SPLIT/SIDE/ID_RATING.txt says; nothing for other names.
+std::optional<Review> review_of(const std::string& name) {
+  for (const char* split : {"train", "test"}) {
+    for (int label = 0; label < 2; ++label) {
+      const std::string folder = fmt::format("{}/{}/", split, label == 1 ? "pos" : "neg");
+      const size_t at = name.find(folder), bar = name.find('_', at);
+      if (at == std::string::npos || bar == std::string::npos) continue;
+      return Review{split, label, std::atoll(&name[at + folder.size()]), std::atoll(&name[bar + 1])};
+    }
+  }
+  return std::nullopt;
+}
+
+// Every review becomes a row "label, rating, id, text", in the order of ids.
 Files imdb_tables(const fs::path& archive) {
   std::map<std::string, std::map<std::pair<int64_t, int>, std::string>> splits;
-  for_each_file(archive, [&](const std::string& name, std::string content) {
-    for (const char* split : {"train", "test"}) {
-      for (int label = 0; label < 2; ++label) {
-        const std::string folder = fmt::format("{}/{}/", split, label == 1 ? "pos" : "neg");
-        const size_t at = name.find(folder);
-        if (at == std::string::npos) continue;
-        const std::string file = name.substr(at + folder.size());
-        const size_t bar = file.find('_');
-        if (bar == std::string::npos) continue;
-        for (char& c : content) c = c == '\n' || c == '\r' ? ' ' : c;
-        const int64_t id = std::atoll(file.c_str());
-        splits[split][{id, label}] =
-            fmt::format("{}\t{}\t{}\t{}\n", label, std::atoi(file.c_str() + bar + 1), id, content);
-      }
-    }
+  auto wanted = [](const std::string& name) { return review_of(name).has_value(); };
+  for_each_file(archive, wanted, [&](const std::string& name, std::string content) {
+    const Review review = *review_of(name);
+    for (char& c : content) c = c == '\n' || c == '\r' ? ' ' : c;
+    splits[review.split][{review.id, review.label}] =
+        fmt::format("{}\t{}\t{}\t{}\n", review.label, review.rating, review.id, content);
   });
   Files files;
   for (const char* split : {"train", "test"}) {
@@ -84,9 +105,9 @@ Files imdb_tables(const fs::path& archive) {
 
 Files cifar10_batches(const fs::path& archive) {
   Files files;
-  for_each_file(archive, [&](const std::string& name, std::string content) {
-    const std::string file = fs::path(name).filename().string();
-    if (fs::path(file).extension() == ".bin") files.emplace_back(file, std::move(content));
+  auto wanted = [](const std::string& name) { return fs::path(name).extension() == ".bin"; };
+  for_each_file(archive, wanted, [&](const std::string& name, std::string content) {
+    files.emplace_back(fs::path(name).filename().string(), std::move(content));
   });
   std::set<std::string> names;
   std::set<std::string_view> contents;

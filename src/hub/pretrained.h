@@ -10,25 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "hub/pretrained_config.h"
 #include "tokenizer/tokenizer.h"
 
 namespace strata {
-
-// The parts of config.json that are used here.
-struct PretrainedConfig {
-  enum class Family { kBert, kRoberta, kGpt2 };
-  Family family = Family::kBert;
-  int64_t layers = 0, hidden = 0, heads = 0, inner = 0;  // inner: width of the feed-forward layers
-  int64_t vocabulary = 0, positions = 0, first_position = 0, types = 0;
-  double norm_epsilon = 1e-12;
-  std::string activation = "gelu";
-  std::vector<std::string> labels;
-
-  bool is_causal() const { return family == Family::kGpt2; }
-  int64_t longest() const { return positions - first_position; }  // tokens that a sequence may have
-  // Throws Error (kData) that says what was expected.
-  static PretrainedConfig from_json(const std::string& text, const std::string& where);
-};
 
 // softmax(scale q k^T) v, or its replacement. q, k, v: (batch, heads, tokens, channels); lengths: (batch), tokens of
 // each sequence; layer: the index of the calling layer.

@@ -43,7 +43,7 @@ void declare(OptionTable& table, ModelConfig& c) {
 void declare(OptionTable& table, ModelShape& s) {
   table.add("vocabulary", &s.vocabulary, {.help = "Tokens", .min = 1, .max = kMostCount});
   table.add("outputs", &s.outputs, {.help = "Classes, or the vocabulary", .min = 1, .max = kMostCount});
-  table.add("length", &s.length, {.help = "Tokens per row at most", .min = 1, .max = kMostCount});
+  table.add("length", &s.length, {.help = "Tokens per row at most", .min = 1, .max = 1 << 20});
   table.add("next_token", &s.next_token, {.help = "A causal language model"});
   table.add("tables", &s.tables, {.help = "Sibling position tables", .min = 1, .max = kMostCount});
   table.add("places", &s.places, {.help = "Places in each", .min = 1, .max = kMostCount});

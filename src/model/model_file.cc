@@ -45,48 +45,6 @@ void copy_weights(const std::map<std::string, torch::Tensor>& stored, const std:
   }
 }
 
-Json ModelCard::to_json() const {
-  ModelCard copy = *this;
-  OptionTable config_table, shape_table;
-  declare(config_table, copy.config);
-  declare(shape_table, copy.shape);
-  Json json = {{"format", 1},
-               {"task", task},
-               {"tree", tree},
-               {"labels", labels},
-               {"config", config_table.record()},
-               {"shape", shape_table.record()}};
-  if (!words.empty()) json["words"] = words;
-  if (!label_column.empty()) json[kColumnsKey] = {{"label", label_column}, {"text", text_column}};
-  return json;
-}
-
-ModelCard ModelCard::from_json(const Json& json, const std::string& where) {
-  ModelCard card;
-  if (json.value("format", 0) != 1) {
-    throw output_error("{}: expected format 1, got format {}; the file was written by another version of strata", where,
-                       json.value("format", 0));
-  }
-  OptionTable config_table, shape_table;
-  declare(config_table, card.config);
-  declare(shape_table, card.shape);
-  try {
-    config_table.restore(json.at("config"), where);
-    shape_table.restore(json.at("shape"), where);
-    card.task = json.at("task");
-    card.tree = json.at("tree");
-    card.labels = json.at("labels").get<std::vector<std::string>>();
-    if (json.contains(kColumnsKey)) {
-      card.label_column = json[kColumnsKey].at("label");
-      card.text_column = json[kColumnsKey].at("text");
-    }
-    if (json.contains("words")) card.words = json.at("words").get<std::vector<std::string>>();
-  } catch (const nlohmann::json::exception& error) {
-    throw output_error("{}: the model header is damaged ({})", where, error.what());
-  }
-  return card;
-}
-
 void save_model(const fs::path& path, const SequenceModel& model, const ModelCard& card) {
   NamedTensors tensors;
   for (const auto& item : model->named_parameters()) tensors.emplace_back(item.key(), item.value());
@@ -101,12 +59,37 @@ fs::path model_file(const fs::path& given) {
                      given.string());
 }
 
+namespace {
+
+// A header that describes a larger model than the file holds is refused before the model takes its memory.
+void check_size(const ModelCard& card, const SafetensorsFile& file, const fs::path& path) {
+  double stored = 0;
+  for (const auto& [name, tensor] : file.tensors) stored += static_cast<double>(tensor.numel());
+  const ModelConfig& c = card.config;
+  const ModelShape& s = card.shape;
+  auto product = [](auto... sizes) { return (1.0 * ... * static_cast<double>(sizes)); };
+  const double needed = product(s.vocabulary + s.outputs, c.model_size) +
+                        product(c.layers, 2 * c.ffn, c.model_size, c.model_size) +
+                        (c.positions == "learned" ? product(s.length, c.model_size) : 0.0);
+  if (needed > stored)
+    throw output_error(
+        "{}: expected at least {:.0f} weights for the model that the header describes, got {:.0f}; the file is damaged",
+        path.string(), needed, stored);
+}
+
+}  // namespace
+
 LoadedModel load_model(const fs::path& given, bool check_digest) {
   const fs::path path = model_file(given);
   const SafetensorsFile file = load_tensors(path, check_digest);
   LoadedModel loaded;
   loaded.card = ModelCard::from_json(header_json(file, kCardKey, path), path.string());
-  loaded.model = SequenceModel(loaded.card.config, loaded.card.shape);
+  check_size(loaded.card, file, path);
+  try {
+    loaded.model = SequenceModel(loaded.card.config, loaded.card.shape);
+  } catch (const c10::Error& error) {
+    throw output_error("{}: the model header is damaged: {}", path.string(), error.what_without_backtrace());
+  }
   copy_weights({file.tensors.begin(), file.tensors.end()}, "", loaded.model, path);
   loaded.model->eval();
   return loaded;

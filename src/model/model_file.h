@@ -7,24 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "model/model_card.h"
 #include "model/safetensors.h"
 #include "model/sequence_model.h"
 
 namespace strata {
-
-// The header of a model file.
-struct ModelCard {
-  ModelConfig config;
-  ModelShape shape;
-  std::string task;
-  std::string tree;                       // kind of tree of its rows
-  std::vector<std::string> labels;        // of its classes
-  std::vector<std::string> words;         // its vocabulary, if tokens are words
-  std::string label_column, text_column;  // of the table it learned from; empty: no table, or an older file
-
-  Json to_json() const;
-  static ModelCard from_json(const Json& json, const std::string& where);
-};
 
 struct LoadedModel {
   ModelCard card;
@@ -40,7 +27,6 @@ LoadedModel load_model(const fs::path& path, bool check_digest = true);
 // ---- for files that hold a model among other things (train/checkpoint.h). All throw output errors.
 
 inline constexpr const char* kCardKey = "strata.model";  // of the card in a file's header
-inline constexpr const char* kColumnsKey = "columns";    // of the columns in a card
 void save_tensors(const fs::path& path, const NamedTensors& tensors, const Metadata& metadata);
 SafetensorsFile load_tensors(const fs::path& path, bool check_digest = true);
 Json header_json(const SafetensorsFile& file, const char* key, const fs::path& path);

@@ -25,6 +25,7 @@ using torch::Tensor;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 constexpr uint64_t kMaxBytes = std::numeric_limits<int64_t>::max();
 constexpr size_t kMaxReason = 200;  // of the parser's words, which repeat what it read
+constexpr size_t kMaxName = 200;    // of a name in a message
 constexpr int kMaxDepth = 2;        // a shape, in a tensor, in the header
 
 const std::vector<std::pair<const char*, at::ScalarType>>& type_names() {
@@ -33,6 +34,11 @@ const std::vector<std::pair<const char*, at::ScalarType>>& type_names() {
       {"I32", at::kInt},    {"I16", at::kShort}, {"I8", at::kChar},  {"U8", at::kByte},       {"BOOL", at::kBool}};
   return names;
 }
+
+std::string in_quotes(const std::string& name) {
+  return "\"" + name.substr(0, kMaxName) + (name.size() > kMaxName ? "...\"" : "\"");
+}
+std::string named(const std::string& name) { return "tensor " + in_quotes(name); }
 
 struct Entry {
   std::string name;
@@ -49,35 +55,35 @@ Entry parse_entry(const std::string& name, const json& value, uint64_t data_byte
   if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") || !value.contains("data_offsets") ||
       !value["dtype"].is_string() || !value["shape"].is_array() || !value["data_offsets"].is_array() ||
       value["data_offsets"].size() != 2) {
-    fail("tensor \"" + name + "\": expected a dtype, a shape and two data_offsets");
+    fail(named(name) + ": expected a dtype, a shape and two data_offsets");
   }
   const auto& names = type_names();
   const auto type = std::find_if(names.begin(), names.end(), [&](const auto& n) { return value["dtype"] == n.first; });
-  if (type == names.end()) fail("tensor \"" + name + "\" has the unknown dtype " + value["dtype"].dump());
+  if (type == names.end()) fail(named(name) + " has the unknown dtype " + in_quotes(value["dtype"].get<std::string>()));
   entry.type = type->second;
   for (const json& offset : value["data_offsets"]) {
-    if (!offset.is_number_unsigned()) fail("tensor \"" + name + "\": expected data offsets that are natural numbers");
+    if (!offset.is_number_unsigned()) fail(named(name) + ": expected data offsets that are natural numbers");
   }
   entry.begin = value["data_offsets"][0];
   entry.end = value["data_offsets"][1];
   if (entry.begin > entry.end || entry.end > data_bytes) {
-    fail("tensor \"" + name + "\" claims bytes " + std::to_string(entry.begin) + " to " + std::to_string(entry.end) +
-         " of " + std::to_string(data_bytes));
+    fail(named(name) + " claims bytes " + std::to_string(entry.begin) + " to " + std::to_string(entry.end) + " of " +
+         std::to_string(data_bytes));
   }
   // The product skips zeros: a tensor of shape (4, 0) is empty, but torch multiplies its other sizes for its strides.
   uint64_t bytes = c10::elementSize(entry.type);
   bool empty = false;
   for (const json& size : value["shape"]) {
-    if (!size.is_number_unsigned()) fail("tensor \"" + name + "\": expected sizes that are natural numbers");
+    if (!size.is_number_unsigned()) fail(named(name) + ": expected sizes that are natural numbers");
     const uint64_t n = size;
-    if (n != 0 && bytes > kMaxBytes / n) fail("tensor \"" + name + "\" has a shape larger than any file");
+    if (n != 0 && bytes > kMaxBytes / n) fail(named(name) + " has a shape larger than any file");
     if (n != 0) bytes *= n;
     empty = empty || n == 0;
     entry.shape.push_back(static_cast<int64_t>(n));
   }
   if (empty) bytes = 0;
   if (bytes != entry.end - entry.begin) {
-    fail("tensor \"" + name + "\" needs " + std::to_string(bytes) + " bytes for its shape, its offsets span " +
+    fail(named(name) + " needs " + std::to_string(bytes) + " bytes for its shape, its offsets span " +
          std::to_string(entry.end - entry.begin));
   }
   return entry;
@@ -104,7 +110,7 @@ json parse_header(const std::string& header, const Fail& fail) {
   if (!parsed.is_object()) fail("its header is not a JSON object");
   std::sort(seen.begin(), seen.end());
   const auto twice = std::adjacent_find(seen.begin(), seen.end());
-  if (twice != seen.end()) fail("the name \"" + *twice + "\" appears twice");
+  if (twice != seen.end()) fail("the name " + in_quotes(*twice) + " appears twice");
   return parsed;
 }
 
@@ -223,7 +229,7 @@ Contents read_contents(const std::string& path, std::ifstream& in) {
     }
     if (!value.is_object()) fail("its __metadata__ is not an object");
     for (const auto& [key, item] : value.items()) {
-      if (!item.is_string()) fail("its __metadata__ entry \"" + key + "\" is not a string");
+      if (!item.is_string()) fail("its __metadata__ entry " + in_quotes(key) + " is not a string");
       if (key != kDigestKey) {
         contents.metadata[key] = item.get<std::string>();
       } else if (contents.stored.empty()) {
@@ -236,8 +242,8 @@ Contents read_contents(const std::string& path, std::ifstream& in) {
   uint64_t at = 0;
   for (const Entry& entry : contents.entries) {
     if (entry.begin != at) {
-      fail("tensor \"" + entry.name + "\" starts at byte " + std::to_string(entry.begin) + ", expected " +
-           std::to_string(at) + " (data must neither overlap nor leave gaps)");
+      fail(named(entry.name) + " starts at byte " + std::to_string(entry.begin) + ", expected " + std::to_string(at) +
+           " (data must neither overlap nor leave gaps)");
     }
     at = entry.end;
   }
@@ -264,7 +270,7 @@ SafetensorsFile load_safetensors(const std::string& path, DigestCheck check) {
   for (const Entry& entry : contents.entries) {
     Tensor tensor = torch::empty(entry.shape, entry.type);
     if (!in.read(static_cast<char*>(tensor.data_ptr()), static_cast<std::streamsize>(tensor.nbytes()))) {
-      refuse(path, "the data of tensor \"" + entry.name + "\" is cut off");
+      refuse(path, "the data of " + named(entry.name) + " is cut off");
     }
     if (!contents.stored.empty() && check != DigestCheck::kSkip) contents.digest.update(bytes_of(tensor));
     file.tensors.emplace_back(entry.name, tensor);

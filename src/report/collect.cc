@@ -12,10 +12,16 @@
 namespace strata {
 namespace {
 
+// False also for a name that the file system refuses.
+bool is_there(const fs::path& path) {
+  std::error_code refused;
+  return fs::exists(path, refused);
+}
+
 // A file's content, or null and a line in `problems`.
 Json read_part(const fs::path& path, const std::string& missing, Json& problems) {
   const std::string name = (path.parent_path().filename() / path.filename()).string();
-  if (!fs::exists(path)) {
+  if (!is_there(path)) {
     problems.push_back(fmt::format("{} is missing: {}", name, missing));
     return {};
   }
@@ -33,8 +39,13 @@ Json read_part(const fs::path& path, const std::string& missing, Json& problems)
 // At most `most` lines of the kind "train", evenly spaced and including the last one, and all lines of other kinds.
 Json read_course(const fs::path& folder, size_t most, Json& problems) {
   int64_t damaged = 0;
-  const std::vector<Json> lines = read_metrics(folder, &damaged);
   const std::string name = (folder.filename() / "metrics.jsonl").string();
+  std::vector<Json> lines;
+  try {
+    if (is_there(folder / "metrics.jsonl")) lines = read_metrics(folder, &damaged);
+  } catch (const Error& error) {
+    problems.push_back(error.what());
+  }
   if (lines.empty()) problems.push_back(fmt::format("{} is missing or empty: no curves for this run", name));
   if (damaged > 0) problems.push_back(fmt::format("{}: {} damaged lines were left out", name, damaged));
   auto is_train = [](const Json& line) { return line.contains("kind") && line["kind"] == "train"; };
@@ -52,22 +63,36 @@ Json options_of(const Json& record) {
   return record.is_object() && record.contains("options") ? record["options"] : Json();
 }
 
-// The runs of a comparison, from its plan; without a plan, all folders with a run.json.
-std::vector<std::pair<std::string, fs::path>> run_folders(const fs::path& folder, const Json& plan) {
-  std::vector<std::pair<std::string, fs::path>> runs;
+using Runs = std::vector<std::pair<std::string, fs::path>>;  // attention, folder
+
+// The runs that the plan of a comparison names; none if it is missing or damaged.
+Runs planned_runs(const fs::path& folder, const Json& plan) {
+  constexpr double kMostRuns = 10000;
+  Runs runs;
   try {
-    const int64_t first = plan.at("options").at("seed"), seeds = std::clamp<int64_t>(plan.at("seeds"), 0, 1000);
-    for (const Json& attention : plan.at("attentions")) {
-      for (int64_t seed = first; seed < first + seeds; ++seed)
-        runs.emplace_back(attention.get<std::string>(), run_folder(folder, attention.get<std::string>(), seed));
+    const double first = plan.at("options").at("seed"), seeds = plan.at("seeds");
+    const Json& attentions = plan.at("attentions");
+    if (first < 0 || first > kMostSeed || seeds < 0 || seeds * static_cast<double>(attentions.size()) > kMostRuns)
+      return {};
+    for (const Json& attention : attentions) {
+      for (int64_t seed = 0; seed < static_cast<int64_t>(seeds); ++seed) {
+        const auto name = attention.get<std::string>();
+        runs.emplace_back(name, run_folder(folder, name, static_cast<int64_t>(first) + seed));
+      }
     }
-    return runs;
   } catch (const Json::exception&) {
-    runs.clear();
+    return {};
   }
+  return runs;
+}
+
+// The runs of a comparison, from its plan; without a plan, all folders with a run.json.
+Runs run_folders(const fs::path& folder, const Json& plan) {
+  Runs runs = planned_runs(folder, plan);
+  if (!runs.empty()) return runs;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (fs::exists(entry.path() / "run.json")) runs.emplace_back(name.substr(0, name.rfind("-seed")), entry.path());
+    if (is_there(entry.path() / "run.json")) runs.emplace_back(name.substr(0, name.rfind("-seed")), entry.path());
   }
   std::sort(runs.begin(), runs.end());
   return runs;

@@ -42,7 +42,7 @@ int category(int32_t c) {
   }
   UVersionInfo age;
   u_charAge(c, age);
-  return age[0] > kKnown ? U_UNASSIGNED : u_charType(c);
+  return age[0] > kKnown ? static_cast<int>(U_UNASSIGNED) : u_charType(c);
 }
 
 bool is_control(int32_t c) {

@@ -7,6 +7,7 @@
 
 #include "tokenizer/bert_words.h"
 #include "util/error.h"
+#include "util/text.h"
 
 namespace strata {
 namespace {
@@ -122,7 +123,7 @@ ByteBpe::ByteBpe(std::vector<std::string> vocabulary, const std::vector<std::pai
   auto id_of = [&](const std::string& token, const char* what) {
     const auto found = ids.find(token);
     if (found == ids.end())
-      throw data_error("tokenizer: expected {} \"{}\" in the vocabulary of {} tokens, found none", what, token,
+      throw data_error("tokenizer: expected {} \"{}\" in the vocabulary of {} tokens, found none", what, shown(token),
                        vocabulary.size());
     return found->second;
   };
@@ -222,7 +223,8 @@ void ByteBpe::encode(std::string_view text, TextRange range, Encoding& to) const
   const std::string_view piece = text.substr(0, range.end);
   int64_t at = range.begin;
   if (options_.space_in_front && piece[at] != ' ') {
-    const std::string spaced = " " + std::string(piece.substr(at));
+    std::string spaced(1, ' ');
+    spaced += piece.substr(at);
     const int64_t end = word_end(spaced, 0);
     add_word(piece, std::string_view(spaced).substr(0, end), at, true, to);
     at += end - 1;

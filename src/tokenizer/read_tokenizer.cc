@@ -9,6 +9,7 @@
 #include "util/error.h"
 #include "util/file.h"
 #include "util/json.h"
+#include "util/text.h"
 
 namespace strata {
 
@@ -50,11 +51,12 @@ struct TokenizerReader {
     std::vector<std::string> tokens;
     for (const auto& [token, id] : json.items()) {
       if (!id.is_number_unsigned() || id.get<uint64_t>() >= json.size() + kSpare)
-        fail(fmt::format("token \"{0}\": expected an id below {2}, got {1}", token, id.dump(), json.size() + kSpare));
+        fail(fmt::format("token \"{}\": expected an id below {}, got {}", shown(token), json.size() + kSpare,
+                         shown(id.dump())));
       const auto at = id.get<size_t>();
       if (at >= tokens.size()) tokens.resize(at + 1);
       if (!tokens[at].empty())
-        fail(fmt::format("the tokens \"{}\" and \"{}\" have the same id {}", tokens[at], token, at));
+        fail(fmt::format("the tokens \"{}\" and \"{}\" have the same id {}", shown(tokens[at]), shown(token), at));
       tokens[at] = token;
     }
     return tokens;
@@ -75,6 +77,15 @@ struct TokenizerReader {
     tokenizer.size_ = std::max<int64_t>(tokenizer.size_, token.id + 1);
     tokenizer.special_.push_back(std::move(token));
   }
+  static bool is_id(const Json& json) {
+    constexpr uint64_t kLargest = 1 << 24;
+    return json.is_number_unsigned() && json.get<uint64_t>() <= kLargest;
+  }
+  // The id of a token around a text.
+  int32_t around(const Json& id) {
+    tokenizer.size_ = std::max<int64_t>(tokenizer.size_, id.get<int32_t>() + 1);
+    return id.get<int32_t>();
+  }
 
   // ---- tokenizer.json
 
@@ -89,13 +100,11 @@ struct TokenizerReader {
     } else if (type == "BPE") {
       read_bpe(model, normalizer, splitter, ending);
     } else {
-      fail(fmt::format("expected a WordPiece or byte-level BPE tokenizer, got {}", type));
+      fail(fmt::format("expected a WordPiece or byte-level BPE tokenizer, got {}", shown(type)));
     }
     if (json.contains("added_tokens") && json["added_tokens"].is_array()) {
       for (const Json& token : json["added_tokens"]) {
-        constexpr uint64_t kLargest = 1 << 24;
-        if (!token.is_object() || !token.contains("id") || !token["id"].is_number_unsigned() ||
-            token["id"].get<uint64_t>() > kLargest || word(token, "content", "").empty())
+        if (!token.is_object() || !token.contains("id") || !is_id(token["id"]) || word(token, "content", "").empty())
           fail("expected added_tokens with an id and a content");
         add_special({word(token, "content", ""), token["id"].get<int32_t>(), flag(token, "lstrip", false),
                      flag(token, "rstrip", false)});
@@ -106,9 +115,9 @@ struct TokenizerReader {
 
   void read_wordpiece(const Json& model, const Json& normalizer, const Json& splitter) {
     if (const std::string type = type_of(normalizer); !type.empty() && type != "BertNormalizer")
-      fail(fmt::format("expected the normalizer BertNormalizer, got {}", type));
+      fail(fmt::format("expected the normalizer BertNormalizer, got {}", shown(type)));
     if (const std::string type = type_of(splitter); !type.empty() && type != "BertPreTokenizer")
-      fail(fmt::format("expected the pre_tokenizer BertPreTokenizer, got {}", type));
+      fail(fmt::format("expected the pre_tokenizer BertPreTokenizer, got {}", shown(type)));
     WordPiece::Options options;
     options.text.clean_text = flag(normalizer, "clean_text", true);
     options.text.chinese_characters = flag(normalizer, "handle_chinese_chars", true);
@@ -123,9 +132,9 @@ struct TokenizerReader {
 
   void read_bpe(const Json& model, const Json& normalizer, const Json& splitter, const Json& ending) {
     if (!type_of(normalizer).empty())
-      fail(fmt::format("expected byte-level BPE without a normalizer, got {}", type_of(normalizer)));
+      fail(fmt::format("expected byte-level BPE without a normalizer, got {}", shown(type_of(normalizer))));
     if (type_of(splitter) != "ByteLevel")
-      fail(fmt::format("expected the pre_tokenizer ByteLevel, got {}", type_of(splitter)));
+      fail(fmt::format("expected the pre_tokenizer ByteLevel, got {}", shown(type_of(splitter))));
     ByteBpe::Options options;
     options.space_in_front = flag(splitter, "add_prefix_space", false);
     options.trim_places = flag(ending, "trim_offsets", false);
@@ -137,7 +146,7 @@ struct TokenizerReader {
       } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
         merges.emplace_back(merge[0], merge[1]);
       } else {
-        fail(fmt::format("expected merges of two tokens, got {}", merge.dump()));
+        fail(fmt::format("expected merges of two tokens, got {}", shown(merge.dump())));
       }
     }
     set_model(std::make_unique<ByteBpe>(vocabulary(object(model, "vocab")), merges, options));
@@ -147,7 +156,7 @@ struct TokenizerReader {
     const size_t space = line.find(' ');
     if (space == 0 || space == std::string::npos || space + 1 == line.size() ||
         line.find(' ', space + 1) != std::string::npos)
-      fail(fmt::format("expected two tokens in a merge, got \"{}\"", line));
+      fail(fmt::format("expected two tokens in a merge, got \"{}\"", shown(line)));
     return {line.substr(0, space), line.substr(space + 1)};
   }
 
@@ -155,10 +164,9 @@ struct TokenizerReader {
   void read_ending(const Json& ending) {
     const std::string type = type_of(ending);
     auto pair = [&](const char* key) {
-      if (!ending.contains(key) || !ending[key].is_array() || ending[key].size() != 2 ||
-          !ending[key][1].is_number_unsigned())
+      if (!ending.contains(key) || !ending[key].is_array() || ending[key].size() != 2 || !is_id(ending[key][1]))
         fail(fmt::format("expected {} to have a token and its id", key));
-      return ending[key][1].get<int32_t>();
+      return around(ending[key][1]);
     };
     if (type == "BertProcessing" || type == "RobertaProcessing") {
       tokenizer.before_ = {pair("cls")};
@@ -166,7 +174,7 @@ struct TokenizerReader {
     } else if (type == "TemplateProcessing") {
       read_template(ending);
     } else if (!type.empty() && type != "ByteLevel") {
-      fail(fmt::format("expected a post_processor of BERT, RoBERTa, GPT-2 or a template, got {}", type));
+      fail(fmt::format("expected a post_processor of BERT, RoBERTa, GPT-2 or a template, got {}", shown(type)));
     }
   }
   void read_template(const Json& ending) {
@@ -183,8 +191,8 @@ struct TokenizerReader {
       if (name.empty() || !known.contains("ids") || !known["ids"].is_array())
         fail("expected special tokens with their ids in the template");
       for (const Json& id : known["ids"]) {
-        if (!id.is_number_unsigned()) fail("expected special tokens with their ids in the template");
-        (behind ? tokenizer.after_ : tokenizer.before_).push_back(id.get<int32_t>());
+        if (!is_id(id)) fail("expected special tokens with their ids in the template");
+        (behind ? tokenizer.after_ : tokenizer.before_).push_back(around(id));
       }
     }
   }

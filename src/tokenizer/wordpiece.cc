@@ -1,6 +1,7 @@
 #include "tokenizer/wordpiece.h"
 
 #include "util/error.h"
+#include "util/text.h"
 
 namespace strata {
 
@@ -10,7 +11,7 @@ WordPiece::WordPiece(std::vector<std::string> vocabulary, Options options)
   for (size_t id = 0; id < vocabulary_.size(); ++id) ids_.emplace(vocabulary_[id], static_cast<int32_t>(id));
   const auto unknown = ids_.find(options_.unknown);
   if (unknown == ids_.end())
-    throw data_error("tokenizer: expected the unknown token {} in the vocabulary, found none", options_.unknown);
+    throw data_error("tokenizer: expected the unknown token {} in the vocabulary, found none", shown(options_.unknown));
   unknown_ = unknown->second;
 }
 

@@ -11,42 +11,44 @@ constexpr const char* kStateKey = "strata.state";
 
 }  // namespace
 
-void save_training(const fs::path& path, AdamW& optimizer, const ModelCard& card, const Json& state) {
+void save_training(const fs::path& path, AdamW& optimizer, const ModelCard& card, RunState state) {
   NamedTensors tensors;
-  Json steps = Json::object();
   for (const AdamW::Slot& slot : optimizer.slots()) {
     tensors.emplace_back("model/" + slot.name, slot.parameter);
     if (!slot.mean.defined()) continue;  // no step yet
     tensors.emplace_back("exp_avg/" + slot.name, slot.mean);
     tensors.emplace_back("exp_avg_sq/" + slot.name, slot.square);
-    steps[slot.name] = slot.steps;
+    state.adamw_steps[slot.name] = slot.steps;
   }
-  Json whole = state;
-  whole["adamw_steps"] = steps;
-  save_tensors(path, tensors, {{kCardKey, card.to_json().dump()}, {kStateKey, whole.dump()}});
+  save_tensors(path, tensors, {{kCardKey, card.to_json().dump()}, {kStateKey, state.to_json().dump()}});
 }
 
-Json load_training(const fs::path& path, SequenceModel& model, AdamW& optimizer, const ModelCard& card) {
+RunState load_training(const fs::path& path, SequenceModel& model, AdamW& optimizer, const ModelCard& card) {
   const SafetensorsFile file = load_tensors(path);
   Json stored_card = header_json(file, kCardKey, path), own_card = card.to_json();
   for (Json* one : {&stored_card, &own_card}) one->erase(kColumnsKey);  // an older file has none
   if (stored_card != own_card) {
     throw output_error("{}: expected a checkpoint of this run, got one of another model or task", path.string());
   }
-  Json state = header_json(file, kStateKey, path);
+  RunState state = RunState::from_json(header_json(file, kStateKey, path), path.string());
   const std::map<std::string, torch::Tensor> stored(file.tensors.begin(), file.tensors.end());
   copy_weights(stored, "model/", model, path);
   for (AdamW::Slot& slot : optimizer.slots()) {
-    if (!state["adamw_steps"].contains(slot.name)) continue;
-    const auto mean = stored.find("exp_avg/" + slot.name), square = stored.find("exp_avg_sq/" + slot.name);
-    if (mean == stored.end() || square == stored.end()) {
-      throw output_error("{}: expected the AdamW state of {}, got none", path.string(), slot.name);
-    }
-    slot.steps = state["adamw_steps"][slot.name].get<int64_t>();
-    slot.mean = mean->second.to(slot.parameter.device());
-    slot.square = square->second.to(slot.parameter.device());
+    const auto steps = state.adamw_steps.find(slot.name);
+    if (steps == state.adamw_steps.end()) continue;
+    auto moment = [&](const char* prefix) {
+      const auto found = stored.find(prefix + slot.name);
+      if (found == stored.end() || found->second.sizes() != slot.parameter.sizes() ||
+          found->second.scalar_type() != slot.parameter.scalar_type()) {
+        throw output_error("{}: expected the AdamW state of {} in the shape and type of its weights, got {}",
+                           path.string(), slot.name, found == stored.end() ? "none" : "another");
+      }
+      return found->second.to(slot.parameter.device());
+    };
+    slot.steps = steps->second;
+    slot.mean = moment("exp_avg/");
+    slot.square = moment("exp_avg_sq/");
   }
-  state.erase("adamw_steps");
   return state;
 }
 

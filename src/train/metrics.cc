@@ -31,7 +31,8 @@ std::vector<Json> read_metrics(const fs::path& folder, int64_t* damaged) {
 MetricsLog::MetricsLog(const fs::path& folder, int64_t last_step, bool tensorboard) : path_(folder / "metrics.jsonl") {
   std::string kept;
   for (const Json& line : read_metrics(folder)) {
-    if (line.value("step", int64_t{0}) <= last_step) kept += line.dump() + "\n";
+    const bool numbered = line.contains("step") && line["step"].is_number_integer();
+    if (numbered && line["step"] <= last_step) kept += line.dump() + "\n";
   }
   write_file(path_, kept);
   descriptor_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);

@@ -36,6 +36,7 @@ Json make_record(const RunConfig& config, const RunFolder& folder, const std::ve
   check_same_data(recorded, data, allow_changed_data);
   Json entry = {{"at", utc_now()}, {"versions", versions()}, {"machine", machine(config.train.device)}};
   if (!data_changes(recorded, data).empty()) entry["data_before"] = recorded;
+  if (!record["resumed"].is_array()) record["resumed"] = Json::array();  // the first time, or a damaged record
   record["resumed"].push_back(std::move(entry));
   record["data"] = std::move(data);
   return record;

@@ -14,6 +14,7 @@
 #include "train/adamw.h"
 #include "train/evaluate.h"
 #include "train/metrics.h"
+#include "train/run_state.h"
 #include "train/trainer.h"
 #include "train/window.h"
 #include "util/error.h"
@@ -45,7 +46,7 @@ class Training {
   bool is_better(const Evaluation& now) const;
   void evaluate_valid();
   void save();
-  void restore(const Json& state);
+  void restore(const RunState& state);
   EvaluateOptions evaluate_options() const { return {2 * c_.batch, c_.precision == "bf16"}; }
 
   const RunConfig config_;

@@ -74,25 +74,31 @@ void Training::evaluate_valid() {
 }
 
 void Training::save() {
-  save_training(folder_.last(), *optimizer_, card_,
-                {{"step", step_},
-                 {"train_seconds", train_seconds_},
-                 {"window", window_.save()},
-                 {"best", best_.to_json()},
-                 {"best_step", best_step_},
-                 {"stale", stale_},
-                 {"stopped_early", stopped_early_}});
+  RunState state;
+  state.step = step_;
+  state.train_seconds = train_seconds_;
+  state.window = window_.save();
+  state.best = {best_.loss, best_.accuracy, best_.rows};
+  state.best_step = best_step_;
+  state.stale = stale_;
+  state.stopped_early = stopped_early_;
+  save_training(folder_.last(), *optimizer_, card_, std::move(state));
   last_save_ = std::chrono::steady_clock::now();
 }
 
-void Training::restore(const Json& state) {
-  step_ = state.at("step");
-  train_seconds_ = state.at("train_seconds");
-  window_.restore(state.at("window"));
-  best_ = {state.at("best").at("loss"), state.at("best").at("accuracy"), state.at("best").at("rows"), {}};
-  best_step_ = state.at("best_step");
-  stale_ = state.at("stale");
-  stopped_early_ = state.at("stopped_early");
+void Training::restore(const RunState& state) {
+  if (state.step > steps_)
+    throw output_error("{}: expected a checkpoint of at most {} steps, as the run has, got {}", folder_.last().string(),
+                       steps_, state.step);
+  step_ = state.step;
+  train_seconds_ = state.train_seconds;
+  window_.restore(state.window);
+  best_.loss = state.best.loss;
+  best_.accuracy = state.best.accuracy;
+  best_.rows = state.best.rows;
+  best_step_ = state.best_step;
+  stale_ = state.stale;
+  stopped_early_ = state.stopped_early;
   progress_.note(fmt::format("resumed at step {} of {}", step_, steps_));
 }
 

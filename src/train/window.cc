@@ -31,14 +31,16 @@ double Window::tokens_per_second(double train_seconds) const {
   return static_cast<double>(tokens_) / std::max(1e-9, train_seconds - start_seconds_);
 }
 
-Json Window::save() const { return {loss_.item<double>(), correct_.item<double>(), counted_, tokens_, start_seconds_}; }
+RunState::Sums Window::save() const {
+  return {loss_.item<double>(), correct_.item<double>(), counted_, tokens_, start_seconds_};
+}
 
-void Window::restore(const Json& saved) {
-  loss_.fill_(saved.at(0).get<double>());
-  correct_.fill_(saved.at(1).get<double>());
-  counted_ = saved.at(2);
-  tokens_ = saved.at(3);
-  start_seconds_ = saved.at(4);
+void Window::restore(const RunState::Sums& saved) {
+  loss_.fill_(saved.loss);
+  correct_.fill_(saved.correct);
+  counted_ = saved.counted;
+  tokens_ = saved.tokens;
+  start_seconds_ = saved.start_seconds;
 }
 
 }  // namespace strata

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "train/evaluate.h"
+#include "train/run_state.h"
 
 namespace strata {
 
@@ -18,8 +19,8 @@ class Window {
   double accuracy() const;
   double tokens_per_second(double train_seconds) const;
 
-  Json save() const;  // for a checkpoint
-  void restore(const Json& saved);
+  RunState::Sums save() const;  // for a checkpoint
+  void restore(const RunState::Sums& saved);
 
  private:
   double mean(const torch::Tensor& sum) const;

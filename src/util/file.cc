@@ -25,6 +25,7 @@ namespace {
 
 using namespace std::string_view_literals;
 
+constexpr size_t kBlock = 1 << 16;  // bytes that are unpacked at a time
 constexpr std::string_view kGzip = "\x1f\x8b"sv;
 
 bool starts_with_any(std::string_view head, std::initializer_list<std::string_view> magics) {
@@ -39,7 +40,7 @@ std::string unpack_gzip(const fs::path& path, const std::string& packed) {
   const std::unique_ptr<z_stream, int (*)(z_stream*)> closer(&stream, inflateEnd);
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
   size_t left = packed.size();
-  std::string content, block(1 << 20, '\0');
+  std::string content, block(kBlock, '\0');
   while (true) {
     if (stream.avail_in == 0 && left > 0) {
       stream.avail_in = static_cast<uInt>(std::min<size_t>(left, 1 << 30));
@@ -81,7 +82,7 @@ std::string unpack(const fs::path& path, const std::string& packed) {
   if (first == ARCHIVE_EOF) return {};
   check(first);
   std::string content;
-  std::string block(1 << 20, '\0');
+  std::string block(kBlock, '\0');
   while (true) {
     const la_ssize_t size = archive_read_data(reader.handle, block.data(), block.size());
     check(size);

@@ -138,6 +138,24 @@ def test_text_cannot_leave_its_place(folders, tmp_path):
     assert html.count("<script") == html.count("</script>") == 3 and "alert(1)</script>" not in html
 
 
+@pytest.mark.parametrize("plan", [
+    {"attentions": ["x" * 300], "seeds": 1, "options": {"seed": 1}},
+    {"attentions": ["flat"], "seeds": 2**63 - 1, "options": {"seed": 2**63 - 1}},
+    {"attentions": ["flat"] * 20_000, "seeds": 1000, "options": {"seed": 1}},
+    {"attentions": ["flat"], "seeds": 1e300, "options": {"seed": -1e300}},
+])
+def test_plans_that_no_comparison_has(tmp_path, plan):
+    (tmp_path / "compare.json").write_text(json.dumps(plan))
+    strata("report", tmp_path)
+    assert len(page(tmp_path / "report.html")["runs"]) <= 1
+
+
+def test_metrics_that_cannot_be_unpacked(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "metrics.jsonl").write_bytes(b"\x1f\x8b\x08 no gzip")
+    assert "metrics.jsonl: could not unpack" in strata("report", tmp_path)
+
+
 def test_wrong_folders(tmp_path):
     assert "expected the folder of a run" in strata("report", tmp_path, code=4)
     assert "expected the folder of a run" in strata("report", tmp_path / "nowhere", code=4)

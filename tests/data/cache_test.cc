@@ -76,6 +76,14 @@ TEST(Cache, ManifestOfAnotherShape) {
   }
 }
 
+// A manifest names files of its own folder.
+TEST(Cache, ManifestThatPointsElsewhere) {
+  const TempFolder folder;
+  folder.write("secret", "");
+  folder.write("set/manifest.json", R"({"files": {"../secret": {"bytes": 0, "crc32": 0}}})");
+  EXPECT_EQ(check_set(folder.path() / "set", true).problems, Problems{"manifest.json is damaged at ../secret"});
+}
+
 TEST(Cache, SetThatCannotBeWrittenLeavesNothing) {
   const TempFolder folder;
   folder.write("file", "x");

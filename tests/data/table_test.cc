@@ -32,6 +32,11 @@ TEST(Table, CsvWindowsLineEndsAndBlankLines) {
   EXPECT_EQ(rows_of("label,text\r\na,\"x\r\ny\"\r\n\r\nb,\"z\"\r\n", ".csv"), (Words{"2 a|x\r\ny", "5 b|z"}));
 }
 
+// A carriage return in quotes is a part of the field, also at the end of the line.
+TEST(Table, CsvQuotedCarriageReturn) {
+  EXPECT_EQ(rows_of("label,text\na,\"x\r\"\r\nb,y\r\n", ".csv"), (Words{"2 a|x\r", "3 b|y"}));
+}
+
 TEST(Table, CsvFaults) {
   EXPECT_EQ(rows_of("label,text\na,x\nb\nc,\nd,\"open\ne,y\n", ".csv"),
             (Words{"2 a|x", "3 !expected 2 columns, got 1", "4 !the text is empty",
@@ -56,6 +61,13 @@ TEST(Table, RowsThatWouldBeReadWrong) {
                     "{\"label\": 1, \"text\": \"x\", \"more\": {\"text\": \"y\"}}\n",
                     ".jsonl"),
             (Words{"1 !the label is empty", "2 !expected the key \"text\" once, got it several times", "3 1|x"}));
+}
+
+// A key can be written in several ways.
+TEST(Table, EscapedKeysAreTheSameKey) {
+  EXPECT_EQ(rows_of(R"({"label": "a", "la\u0062el": "b", "text": "x"})", ".jsonl"),
+            Words{"1 !expected the key \"label\" once, got it several times"});
+  EXPECT_EQ(rows_of(R"({"la\u0062el": "b", "text": "x \u0062"})", ".jsonl"), Words{"1 b|x b"});
 }
 
 // What others wrote is cut and escaped in messages.

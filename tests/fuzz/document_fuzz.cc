@@ -1,23 +1,19 @@
 // libFuzzer target: whatever the bytes, a builder refuses them or gives a tree that holds together. The first byte
 // selects the builder.
-#include <cstdint>
-#include <cstdlib>
-#include <string>
-#include <vector>
-
+#include "fuzz.h"
 #include "strata/document.h"
 #include "strata/tree.h"
 
 namespace {
 
-void require(bool held) {
-  if (!held) std::abort();
-}
+using strata::fuzz::check_message;
+using strata::fuzz::require;
 
 // One leaf per token, in the order of the source and inside of it.
 void check(const strata::Status& status, const strata::Document& document, const std::string& text) {
   if (!status.ok()) {
-    require(!status.message().empty() && document.tree.tokens() == 0 && document.leaves.empty());
+    check_message(status.message());
+    require(document.tree.tokens() == 0 && document.leaves.empty());
     return;
   }
   require(document.tree.tokens() == static_cast<int64_t>(document.leaves.size()));
@@ -36,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data + 1), size - 1);
   strata::Document document;
   strata::Tree tree;
-  switch (data[0] % 6) {
+  switch (data[0] % 7) {
     case 0:
       check(strata::document_from_text(text, strata::TextLeaf::kWord, &document), document, text);
       break;
@@ -57,13 +53,22 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         words += !blank && !inside;
         inside = !blank;
       }
-      if (strata::tree_from_brackets(text, &tree).ok()) require(tree.tokens() == words);
+      const strata::Status status = strata::tree_from_brackets(text, &tree);
+      if (!status.ok()) check_message(status.message());
+      require(tree.tokens() == (status.ok() ? words : 0));
       break;
     }
+    case 5:
+      check(strata::document_from_text(text, strata::TextLeaf::kByte, &document), document, text);
+      break;
     default: {
       std::vector<int64_t> parent, children(text.size(), 0);
       for (char c : text) parent.push_back(static_cast<signed char>(c));
-      if (!strata::tree_from_parents(parent, strata::Domain::kSet, &tree).ok()) break;
+      const strata::Status status = strata::tree_from_parents(parent, strata::Domain::kSet, &tree);
+      if (!status.ok()) {
+        check_message(status.message());
+        break;
+      }
       for (int64_t p : parent) {
         if (p >= 0) ++children[p];
       }

@@ -1,29 +1,14 @@
 // libFuzzer target: whatever the bytes of a safetensors file, it is refused with words, or its tensors are what it
 // holds, byte for byte, read or mapped. Input that starts with '{' is one line of header and the data behind it, and
 // gets its length in front, so that changes to the header are tried; any other input is the file itself.
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <string>
 
+#include "fuzz.h"
 #include "model/safetensors.h"
 
 namespace {
 
-void require(bool held) {
-  if (!held) std::abort();
-}
-
-// A file that never touches a disk.
-std::string write_file(const std::string& bytes) {
-  static const int descriptor = memfd_create("fuzz", MFD_CLOEXEC);
-  require(descriptor >= 0 && ftruncate(descriptor, 0) == 0);
-  require(pwrite(descriptor, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
-  return "/proc/self/fd/" + std::to_string(descriptor);
-}
+using strata::fuzz::require;
 
 // Sizes whose product, also without the zeros among them, is a number: torch multiplies them for the strides.
 bool sound(at::IntArrayRef sizes) {
@@ -40,7 +25,9 @@ bool reads(const Read& read, const std::string& path, strata::SafetensorsFile* f
     *file = read(path, strata::DigestCheck::kIfStored);
     return true;
   } catch (const c10::Error& error) {  // any other exception gets through, and ends the program
-    require(std::string(error.what_without_backtrace()).find(path) != std::string::npos);
+    const std::string message = error.what_without_backtrace();
+    strata::fuzz::check_message(message);
+    require(message.find(path) != std::string::npos, "the name of the file in its refusal");
     return false;
   }
 }
@@ -54,7 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     bytes.erase(length, 1);
     for (int byte = 7; byte >= 0; --byte) bytes.insert(bytes.begin(), static_cast<char>(length >> (8 * byte)));
   }
-  const std::string path = write_file(bytes);
+  const std::string path = strata::fuzz::memory_file(bytes);
   strata::SafetensorsFile file, mapped;
   const bool read = reads(strata::load_safetensors, path, &file);
   require(reads(strata::map_safetensors, path, &mapped) == read);

@@ -108,6 +108,8 @@ TEST(Pretrained, HalfPrecisionAndShardsAreReadAsWell) {
   folder.write("model.safetensors.index.json", R"({"weight_map": {"a": "../x.safetensors"}})");
   EXPECT_TRUE(contains(error_of(ExitCode::kData, [&] { Pretrained::load(folder.path()); }),
                        "in the same folder, got \"../x.safetensors\""));
+  for (const char* name : {"..", ".", "", "a/b"})
+    EXPECT_THROW(weight_files(Json{{"weight_map", {{"a", name}}}}.dump(), "index"), Error) << name;
 }
 
 TEST(Pretrained, MistakesAreNamed) {
@@ -141,6 +143,8 @@ TEST(Pretrained, MistakesAreNamed) {
   refuse("expected the shape (31, 16), got (32, 16)");
   with("vocab_size", -5);
   refuse("vocab_size");
+  with("layer_norm_eps", -1e300);
+  refuse("layer_norm_eps: expected a number from 0 to 1");
   with("position_embedding_type", "relative_key");
   refuse("expected absolute positions");
   EXPECT_THROW(

@@ -126,6 +126,8 @@ TEST(Safetensors, DamagedFilesAreRefused) {
   refuse(R"({"a":{"dtype":"U8","shape":[[1]],"data_offsets":[0,1]}})", "x", "nested deeper");
   refuse("{\"a\":" + std::string(10000, '['), "", "nested deeper");
   refuse(std::string("{}\0{\"a\":1}", 10), "", "zero byte");
+  const std::string name(10000, 'n'), shape = R"(":{"dtype":"U8","shape":[2],"data_offsets":[0,4]}})";
+  refuse("{\"" + name + shape, four, name.substr(0, 200) + "...\" needs 2 bytes");
   std::ofstream(path, std::ios::trunc) << "abc";
   expect_error([&] { load_safetensors(path); }, "fewer than 8 bytes");
   expect_error([&] { load_safetensors(temporary("nowhere.safetensors")); }, "cannot open");

@@ -139,6 +139,16 @@ TEST(Tokenizer, MistakesAreNamed) {
   refuse(changed(bpe, "/post_processor", {{"type", "Other"}}), "got Other");
   const TempFolder folder;
   EXPECT_TRUE(contains(error_of(ExitCode::kData, [&] { Tokenizer::load(folder.path()); }), "expected tokenizer.json"));
+  // Tokens around a text have ids, too. One that does not fit 32 bits would become another.
+  const Json cls = {{"type", "BertProcessing"}, {"cls", {"[CLS]", 4294967297u}}, {"sep", {"[SEP]", 3}}};
+  refuse(changed(wordpiece, "/post_processor", cls), "expected cls to have a token and its id");
+  refuse(changed(wordpiece, "/post_processor/special_tokens/[CLS]/ids/0", uint64_t{1} << 40), "in the template");
+  const Json far = changed(wordpiece, "/post_processor/special_tokens/[CLS]/ids/0", 5000);
+  EXPECT_EQ(Tokenizer::from_json(far.dump(), "t").size(), 5001);
+  // A message repeats a part of a long token.
+  Json longest = wordpiece;
+  longest["model"]["vocab"][std::string(100000, 'x')] = -1;
+  EXPECT_LT(error_of(ExitCode::kData, [&] { Tokenizer::from_json(longest.dump(), "t"); }).size(), 200u);
 }
 
 }  // namespace

@@ -1,11 +1,15 @@
 // What a run needs without torch: schedules, metrics, event files.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
+#include <limits>
 
+#include "model/model_card.h"
 #include "train/event_file.h"
 #include "train/metrics.h"
+#include "train/run_state.h"
 #include "train/same_data.h"
 #include "train/schedule.h"
 #include "util/error.h"
@@ -49,6 +53,90 @@ TEST(Metrics, DropsLinesAfterTheCheckpointAndBrokenOnes) {
   ASSERT_EQ(lines.size(), 4);
   EXPECT_EQ(lines[2].at("step"), 3);
   EXPECT_EQ(lines[3].at("loss"), 7.0);
+}
+
+TEST(Metrics, LinesWithoutAStepAreDropped) {
+  const fs::path folder = fresh_folder("steps");
+  std::ofstream(folder / "metrics.jsonl") << R"({"step": "x"})"
+                                             "\n"
+                                             R"({"step": 1})"
+                                             "\n"
+                                             R"({"kind": 3})"
+                                             "\n";
+  const MetricsLog log(folder, 3, false);
+  ASSERT_EQ(read_metrics(folder).size(), 1);
+  EXPECT_EQ(read_metrics(folder)[0].at("step"), 1);
+}
+
+// Every value of `json`, at any depth, is replaced by values of other kinds; work(changed) may throw output and usage
+// errors only. Returns how many it refused.
+template <class Work>
+int64_t change_every_value(const Json& json, const Work& work) {
+  int64_t refused = 0;
+  const Json flat = json.flatten();
+  for (const auto& [key, value] : flat.items()) {
+    for (const Json& other : {Json(), Json("x"), Json(-7), Json(1e300), Json(uint64_t{1} << 63), Json::array({1}),
+                              Json::object({{"a", 1}}), Json(true)}) {
+      Json changed = json;
+      changed[Json::json_pointer(key)] = other;
+      try {
+        work(changed);
+      } catch (const Error& error) {
+        EXPECT_TRUE(error.code() == ExitCode::kOutput || error.code() == ExitCode::kUsage) << error.what();
+        EXPECT_LT(std::string(error.what()).size(), 500) << error.what();
+        ++refused;
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << key << " as " << other << ": " << error.what();
+      }
+    }
+  }
+  return refused;
+}
+
+TEST(RunState, ComesBackFromItsJson) {
+  RunState state;
+  state.step = 7, state.best_step = 5, state.stale = 2, state.stopped_early = true, state.train_seconds = 1.5;
+  state.best = {0.5, 0.25, 100};
+  state.window = {3.5, 2, 8, 128, 0.5};
+  state.adamw_steps = {{"embedding.weight", 7}};
+  const Json json = Json::parse(state.to_json().dump());
+  EXPECT_EQ(RunState::from_json(json, "last").to_json(), json);
+  state.window.loss = std::numeric_limits<double>::quiet_NaN();  // the run diverged; JSON says null
+  EXPECT_TRUE(std::isnan(RunState::from_json(Json::parse(state.to_json().dump()), "last").window.loss));
+  EXPECT_GT(change_every_value(json, [](const Json& changed) { RunState::from_json(changed, "last"); }), 60);
+  for (const auto& [key, value] : json.items()) {
+    Json without = json;
+    without.erase(key);
+    EXPECT_THROW(RunState::from_json(without, "last"), Error) << key;
+  }
+}
+
+TEST(ModelCard, DamageIsRefused) {
+  ModelCard card;
+  card.task = "table", card.tree = "text", card.labels = {"a", "b"}, card.words = {"the", "film", "\n"};
+  card.label_column = "label", card.text_column = "text";
+  card.shape = {5, 2, 64, false, 1, 16};
+  const Json json = Json::parse(card.to_json().dump());
+  EXPECT_EQ(ModelCard::from_json(json, "m").to_json(), json);
+  EXPECT_GT(change_every_value(json, [](const Json& changed) { ModelCard::from_json(changed, "m"); }), 150);
+  auto refuse = [&](const char* pointer, const Json& value, const std::string& words) {
+    Json changed = json;
+    changed[Json::json_pointer(pointer)] = value;
+    try {
+      ModelCard::from_json(changed, "m");
+      ADD_FAILURE() << pointer;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+  };
+  refuse("/labels", {"a"}, "one output for each label");  // predict would read behind the labels
+  refuse("/shape/vocabulary", 4, "as many tokens as the task or its words have");
+  refuse("/words/1", "two words", "words that a text can have");  // a tree would have two leaves for it
+  refuse("/task", "other", "a known task");
+  refuse("/tree", "other", "a known kind of tree");
+  refuse("/shape/places", 1 << 20, "as many sibling positions");
+  refuse("/shape/next_token", true, "next_token as the task says");
+  refuse("/format", "1", "expected format 1, got format \"1\"");
 }
 
 TEST(Metrics, ARemovedFileIsAnError) {

@@ -6,6 +6,7 @@
 #include "data/task.h"
 #include "model/mean_attention.h"
 #include "model/model_file.h"
+#include "train/checkpoint.h"
 #include "train/evaluate.h"
 #include "train/tiny_run.h"
 #include "train/trainer.h"
@@ -57,6 +58,63 @@ TEST_F(Runs, RefuseFoldersAndOptionsThatDoNotFit) {
   config.model.model_size = 32;
   EXPECT_EQ(code_of([&] { train(config, other, {.resume = true, .quiet = true}); }), ExitCode::kOutput);
   EXPECT_EQ(code_of([&] { load_model(fresh_folder("nothing")); }), ExitCode::kOutput);
+}
+
+// Whatever the headers and tensors of a checkpoint say, it is refused with words, before anything is computed.
+TEST_F(Runs, DamagedCheckpointsAreRefused) {
+  RunConfig config = tiny_config("hsa");
+  config.train.steps = 1;
+  const RunFolder folder{fresh_folder("damaged")};
+  train(config, folder, {.quiet = true});
+  const TaskData data = load_task(config.data);
+  const ModelCard card = tiny_card("hsa", data);
+  SequenceModel model = make_model(card);
+  AdamW optimizer(*model, 0.01);
+  const SafetensorsFile last = load_tensors(folder.last()), best = load_tensors(folder.best());
+  const fs::path path = folder.root / "changed.safetensors";
+  auto refuse = [&](const SafetensorsFile& file, const std::string& words, auto&& work) {
+    save_tensors(path, file.tensors, file.metadata);
+    try {
+      work();
+      ADD_FAILURE() << words;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kOutput);
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+  };
+  auto resume = [&] { load_training(path, model, optimizer, card); };
+  auto load = [&] { load_model(path); };
+  auto with = [](SafetensorsFile file, const std::string& key, const char* pointer, const Json& value) {
+    Json header = Json::parse(file.metadata.at(key));
+    header[Json::json_pointer(pointer)] = value;
+    file.metadata[key] = header.dump();
+    return file;
+  };
+  refuse(with(last, "strata.state", "/adamw_steps", "x"), "the state of the run is damaged", resume);
+  refuse(with(last, "strata.state", "/step", -1), "the state of the run is damaged", resume);
+  refuse(with(last, "strata.model", "/task", "imdb"), "another model or task", resume);
+  for (auto& [name, tensor] : SafetensorsFile(last).tensors) {
+    SafetensorsFile other = last;
+    for (auto& [key, value] : other.tensors) {
+      if (key == name) value = name.rfind("exp_avg", 0) == 0 ? value.to(torch::kInt) : value.flatten().narrow(0, 0, 1);
+    }
+    if (tensor.numel() > 1) refuse(other, "expected", resume);
+  }
+  refuse(with(best, "strata.model", "/config/model_size", 1 << 20), "for the model that the header describes", load);
+  refuse(with(best, "strata.model", "/config/layers", 1000), "for the model that the header describes", load);
+  refuse(with(best, "strata.model", "/config/heads", 3), "the model header is damaged", load);
+  refuse(with(best, "strata.model", "/labels", Json::array()), "one output for each label", load);
+  // A checkpoint of a longer run.
+  SafetensorsFile later = with(last, "strata.state", "/step", 1000);
+  save_tensors(folder.last(), later.tensors, later.metadata);
+  fs::remove(folder.result());
+  try {
+    train(config, folder, {.resume = true, .quiet = true});
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("expected a checkpoint of at most 1 steps"), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST_F(Runs, DivergenceIsReported) {
