@@ -1,0 +1,170 @@
+"""One fault after another: disturbs a command, and judges what it did, what it left, and how it goes on."""
+
+import dataclasses
+import errno
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+from typing import Any
+
+import folders
+from scenarios import Scenario
+from shim import ERRORS, FULL, SHORT, Command, Fault, Outcome, without_part
+
+RAW_TEXT = re.compile(r"terminate called|what\(\)|Exception raised from|basic_filebuf|basic_ios|enforce fail|DefaultCPUAllocator|std::|c10::|"
+                      r"filesystem error|frame #")
+READING = {"read_open", "read"}
+FAILURE, DATA, OUTPUT = 1, 3, 4  # exit codes (strata --help)
+
+
+@dataclasses.dataclass
+class Whole:
+    """A scenario that was prepared, and run once without a fault."""
+
+    scenario: Scenario
+    template: pathlib.Path  # the case before
+    case: pathlib.Path  # the case after
+    calls: list[tuple[str, str]]
+    contents: dict[str, Any]
+    stdout: str
+
+
+@dataclasses.dataclass
+class Judgement:
+    fault: Fault
+    fired: bool
+    findings: list[str]
+    code: int
+
+
+def args_of(scenario: Scenario, case: pathlib.Path) -> list[str]:
+    """The address of a download depends on the case."""
+    return scenario.next(case) if scenario.args == ["data", "get"] else scenario.args
+
+
+def make_whole(command: Command, scenario: Scenario, base: pathlib.Path, cache: pathlib.Path) -> Whole:
+    own = base / scenario.name.replace(" ", "_").replace(",", "")
+    template, case = own / "template", own / "case"
+    template.mkdir(parents=True)
+    scenario.prepare(command, template, cache)
+    shutil.copytree(template, case)
+    outcome = command.run_with_fault(args_of(scenario, case), case, scenario.cache(case, cache), None)
+    assert outcome.code == 0, f"{scenario.name}: exit code {outcome.code} without a fault\n{outcome.stderr}"
+    damaged = folders.damaged_files(case) + folders.stray_names(case)
+    assert not damaged, f"{scenario.name}: damaged without a fault: {damaged}"
+    return Whole(scenario, template, case, outcome.calls, folders.contents(case), outcome.stdout)
+
+
+def all_faults(whole: Whole) -> list[Fault]:
+    """Every call with every error, and for every kind one number more, which must pass untouched."""
+    kinds = ["memory"] if whole.scenario.memory_only else list(ERRORS)
+    counts = {kind: sum(1 for called, _ in whole.calls if called == kind) for kind in kinds}
+    return [Fault(kind, nth, error) for kind, count in counts.items() for error in ERRORS[kind] for nth in range(1, count + 2) if count > 0]
+
+
+def few_faults(whole: Whole, most_memory: int = 4) -> list[Fault]:
+    """The first call of every kind on every name, each with one error, in turn; of the allocations some, evenly spaced."""
+    faults: list[Fault] = []
+    seen: set[tuple[str, str]] = set()
+    counts: dict[str, int] = {}
+    turns: dict[str, int] = {}
+    for kind, path in whole.calls:
+        counts[kind] = counts.get(kind, 0) + 1
+        name = re.sub(r"[0-9]+", "", without_part(pathlib.Path(path).name))
+        if kind == "memory" or whole.scenario.memory_only or (kind, name) in seen:
+            continue
+        seen.add((kind, name))
+        turns[kind] = turns.get(kind, 0) + 1
+        faults.append(Fault(kind, counts[kind], ERRORS[kind][turns[kind] % len(ERRORS[kind])]))
+    allocations = counts.get("memory", 0)
+    step = max(1, allocations // most_memory)
+    return faults + [Fault("memory", nth, errno.ENOMEM if nth % 2 else FULL) for nth in range(1, allocations + 1, step)]
+
+
+def judge_end(outcome: Outcome, fault: Fault, case: pathlib.Path) -> list[str]:
+    """The exit code and the message of a command that was disturbed."""
+    message, found = outcome.message(), []
+    if outcome.code < 0 or outcome.code > 128:
+        return [f"ended by signal {-outcome.code if outcome.code < 0 else outcome.code - 128}: {outcome.stderr[-500:]}"]
+    if raw := RAW_TEXT.search(outcome.stderr):
+        found.append(f"raw text ({raw[0]}): {outcome.stderr[-500:]}")
+    if outcome.code == 0:
+        return found
+    codes = [FAILURE] if fault.kind == "memory" else [DATA, OUTPUT] if fault.kind in READING else [OUTPUT]
+    if outcome.code not in codes:
+        found.append(f"exit code {outcome.code}, expected {' or '.join(map(str, codes))}: {message or outcome.stderr[-300:]}")
+    if fault.kind == "memory":
+        return found if "out of memory" in message else [*found, f"the message does not say that memory is missing: {message}"]
+    if fault.error == SHORT:
+        found.append(f"a short write is no error: {message}")
+    if fault.reason() not in message:
+        found.append(f"the message does not say \"{fault.reason()}\": {message or outcome.stderr[-300:]}")
+    name = without_part(pathlib.Path(outcome.path).name)
+    named = name in message or (name == "log.txt" and "standard output" in message)
+    if not named and pathlib.Path(outcome.path) != case.resolve():
+        found.append(f"the message does not name {name}: {message}")
+    return found
+
+
+def judge_left(whole: Whole, fault: Fault, case: pathlib.Path) -> list[str]:
+    """What a disturbed command left."""
+    found = [f"half-written: {line}" for line in folders.damaged_files(case)]
+    if fault.kind != "unlink":
+        found += [f"stray: {name}" for name in folders.stray_names(case)]
+    names = {folders.relative_name(path, case) for path in folders.files_in(case)}
+    before = {folders.relative_name(path, whole.template) for path in folders.files_in(whole.template)}
+    unknown = names - set(whole.contents) - whole.scenario.between
+    found += [f"left over: {name}" for name in sorted(unknown) if not any(folders.PART.search(part) for part in name.split("/"))]
+    return found + [f"lost: {name}" for name in sorted(before - names)]
+
+
+def same_output(whole: Whole, stdout: str) -> bool:
+    def plain(text: str) -> Any:
+        return folders.without_measured(json.loads(text)) if text.startswith("{") else text
+    return not whole.scenario.prints or plain(stdout) == plain(whole.stdout)
+
+
+def judge_result(whole: Whole, case: pathlib.Path, stdout: str | None, when: str, strays_allowed: bool = False) -> list[str]:
+    """A case that is finished: everything there, nothing else, and the same bits."""
+    found = [f"{when}: half-written: {line}" for line in folders.damaged_files(case)]
+    if found:
+        return found
+    strays = folders.stray_names(case)
+    if not strays_allowed:
+        found = [f"{when}: stray: {name}" for name in strays]
+    now = {name: content for name, content in folders.contents(case).items() if not any(name.startswith(stray) for stray in strays)}
+    found += [f"{when}: {line}" for line in folders.differences(whole.contents, now, whole.case, case)]
+    return found if stdout is None or same_output(whole, stdout) else [*found, f"{when}: it prints something else: {stdout[-300:]}"]
+
+
+def disturb(command: Command, whole: Whole, fault: Fault, cache: pathlib.Path, base: pathlib.Path) -> Judgement:
+    """Runs a scenario with a fault, and once more without."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="case-", dir=base)).resolve()
+    case = folder / "case"
+    shutil.copytree(whole.template, case)
+    own_cache = whole.scenario.cache(case, cache)
+    findings: list[str] = []
+    try:
+        outcome = command.run_with_fault(args_of(whole.scenario, case), case, own_cache, fault)
+        findings = judge_end(outcome, fault, case)
+        if outcome.code == 0:
+            findings += judge_result(whole, case, outcome.stdout, "it says that all is well" if outcome.fired else "untouched",
+                                     strays_allowed=fault.kind == "unlink")
+        else:
+            if not outcome.fired:
+                findings.append(f"fails without a fault: {outcome.stderr[-500:]}")
+            findings += judge_left(whole, fault, case)
+        if outcome.code != 0 or (outcome.fired and fault.kind == "unlink"):
+            following = whole.scenario.next(case)
+            done = command.run(following, case, own_cache)
+            if done.returncode != 0:
+                findings.append(f"the next run (strata {' '.join(following)}) fails with {done.returncode}: {done.stderr[-500:]}")
+            else:
+                findings += judge_result(whole, case, done.stdout if following == args_of(whole.scenario, case) else None, "next run")
+    except subprocess.TimeoutExpired as error:
+        return Judgement(fault, True, [f"hangs: {error}"], -1)
+    shutil.rmtree(folder)
+    return Judgement(fault, outcome.fired, findings, outcome.code)
