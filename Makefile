@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check bench build-times core asan fuzz tsan cuda test-torch2 api install format lint pictures clean
+.PHONY: help setup build demo test check bench build-times core asan fuzz faults faults-short tsan cuda test-torch2 api install format lint pictures clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,7 +30,7 @@ test: ## Build and run the tests: kernels, torch, Python, the command
 	@cmake --build --preset release -j $(JOBS)
 	@ctest --preset release -j $(JOBS)
 
-check: core asan fuzz ## The longer checks: the core without torch, sanitizers, fuzzing
+check: core asan fuzz faults-short ## The longer checks: the core without torch, sanitizers, fuzzing, some faults
 
 bench: build ## Measure the figures; prints a table and writes build/bench.json
 	@build/release/bin/strata bench --json build/bench.json --build-times build/build_times.json
@@ -56,6 +56,14 @@ fuzz: ## Fuzz the file readers for a short time (libFuzzer, clang)
 	@$(call configure,release,-DSTRATA_BUILD_TESTS=ON -DSTRATA_FUZZ=ON)
 	@cmake --build --preset release -j $(JOBS) --target fuzz
 	@ctest --preset release -L fuzz
+
+faults-short: build ## A selection of `make faults`, about two minutes
+	@tools/setup.sh test
+	@/usr/bin/python3 tests/faults/faults.py build/release/bin/strata
+
+faults: build ## Make every system call on files, and large allocations, fail once; kill the command a hundred times
+	@tools/setup.sh test
+	@/usr/bin/python3 tests/faults/faults.py build/release/bin/strata --long --json build/faults.json
 
 tsan: ## Test the core under the thread sanitizer (clang)
 	@tools/setup.sh test tsan

@@ -33,6 +33,8 @@ constexpr const char* kFooter =
     "4 output folder, checkpoint or standard output unusable; 130 interrupted, state saved;\n"
     "141 the reader of standard output closed its pipe.";
 
+constexpr const char* kOutOfMemory = "out of memory; try a smaller --batch or --length";
+
 // The message of CLI11 would not name the wrong word.
 void check_command(const CLI::App& app, const std::string& word) {
   std::vector<std::string> names;
@@ -109,6 +111,7 @@ int fail_by(const std::exception& exception) {
     return fail(error.code(), error.what());
   }
   const std::string words = exception.what();  // without the trace that torch adds
+  if (words.find("DefaultCPUAllocator: ") != std::string::npos) return fail(strata::ExitCode::kFailure, kOutOfMemory);
   return fail(strata::ExitCode::kFailure, words.substr(0, words.find("\nException raised from")));
 }
 
@@ -123,7 +126,7 @@ int main(int argc, char** argv) {
   } catch (const strata::Error& error) {
     return fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    return fail(ExitCode::kFailure, "out of memory; try a smaller --batch or --length");
+    return fail(ExitCode::kFailure, kOutOfMemory);
   } catch (const std::filesystem::filesystem_error& error) {
     return fail(ExitCode::kOutput, fmt::format("{}: {}", error.path1().string(), error.code().message()));
   } catch (const std::exception& error) {

@@ -17,6 +17,7 @@ for group in "$@"; do
     test)
       packages+=(libgtest-dev python3 python3-numpy python3-pip python3-pytest python3-torch)
       optional+=(chromium chromium-driver python3-selenium)  # a browser for the reports; without it their tests are skipped
+      optional+=(strace)  # checks the shim of the fault tests; without it that check is skipped
       ;;
     check) packages+=(clang libclang-rt-14-dev) ;;  # libFuzzer
     lint) packages+=(clang-format clang-tidy python3 python3-venv shellcheck) ;;
@@ -52,4 +53,4 @@ install() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -
 echo "setup: installing ${packages[*]} ${optional[*]}"
 "${as_root[@]}" apt-get update -qq
 [ ${#packages[@]} -eq 0 ] || install "${packages[@]}"
-[ ${#optional[@]} -eq 0 ] || install "${optional[@]}" || echo "setup: could not install ${optional[*]}; reports are not tested in a browser"
+[ ${#optional[@]} -eq 0 ] || install "${optional[@]}" || echo "setup: could not install ${optional[*]}; the tests that need them are skipped"

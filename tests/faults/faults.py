@@ -1,14 +1,16 @@
 """Makes system calls and allocations of the command fail, one at a time, and kills it: it must never lose anything.
 
-  faults.py build/release/bin/strata           a selection, about two minutes on two cores
-  faults.py build/release/bin/strata --long    every call with every error, and a hundred kills
+  faults.py build/release/bin/strata           a selection, two to three minutes on two cores
+  faults.py build/release/bin/strata --long    every call, and a hundred kills
 """
 
 import argparse
 import collections
 import concurrent.futures
 import json
+import os
 import pathlib
+import shutil
 import sys
 import tempfile
 import time
@@ -39,6 +41,12 @@ class Counter:
         print(f"\r\033[K{line}" if sys.stderr.isatty() else line, end="" if sys.stderr.isatty() and self.done < self.total else "\n", file=sys.stderr)
 
 
+def folder_of_cases() -> str | None:
+    """In memory where that is possible: thousands of fsync on a disk would take most of the time."""
+    memory = pathlib.Path("/dev/shm")
+    return str(memory) if memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 1 << 30 else None
+
+
 def is_chosen(scenario: Scenario, only: list[str]) -> bool:
     return not only or scenario.name in only
 
@@ -46,7 +54,7 @@ def is_chosen(scenario: Scenario, only: list[str]) -> bool:
 def disturb_all(command: Command, args: argparse.Namespace, base: pathlib.Path, cache: pathlib.Path, pool: concurrent.futures.Executor) -> dict:
     """Returns, for every command, the number of faults of every kind, and the findings."""
     chosen = [scenario for scenario in scenarios() if is_chosen(scenario, args.only)]
-    wholes = [sweep.make_whole(command, scenario, base, cache) for scenario in chosen]
+    wholes = list(pool.map(lambda scenario: sweep.make_whole(command, scenario, base, cache), chosen))
     tasks: list[Task] = [(whole, fault) for whole in wholes for fault in (sweep.all_faults(whole) if args.long else sweep.few_faults(whole))
                          if not args.kinds or fault.kind in args.kinds]
     counter = Counter("faults", len(tasks))
@@ -99,19 +107,19 @@ def print_table(result: dict) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="the command strata")
-    parser.add_argument("--long", action="store_true", help="every call with every error, and 100 kills")
+    parser.add_argument("--long", action="store_true", help="every call, and 100 kills")
     parser.add_argument("--only", action="append", default=[], help="one of the commands; may be repeated")
     parser.add_argument("--kinds", action="append", default=[], help=f"one of {', '.join(sweep.ERRORS)}; may be repeated")
     parser.add_argument("--kills", type=int, help="number of kills; 10, with --long 100")
     parser.add_argument("--seed", type=int, default=1, help="of the moments of the kills")
     parser.add_argument("--jobs", type=int, default=2, help="commands at the same time")
-    parser.add_argument("--folder", type=pathlib.Path, help="a folder for the cases; those with findings stay in it")
+    parser.add_argument("--folder", type=pathlib.Path, help="a folder for the cases; in memory if not given")
     parser.add_argument("--json", type=pathlib.Path, help="write the numbers to this file")
     args = parser.parse_args()
     if args.kills is None:
         args.kills = 100 if args.long else 10
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="strata-faults-", dir=args.folder) as folder, concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+    with tempfile.TemporaryDirectory(prefix="strata-faults-", dir=args.folder or folder_of_cases()) as folder, concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         base = pathlib.Path(folder).resolve()
         cache = base / "cache"
         command = Command(str(pathlib.Path(args.program).resolve()), build_shim(base))

@@ -1,17 +1,15 @@
 """The commands that are disturbed: what is there before, the command, the command that goes on after a fault."""
 
 import dataclasses
+import errno
 import hashlib
 import pathlib
 import shutil
-import signal
-import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable
 
-from shim import Command
+from shim import Command, Fault
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
 from tiny_models import write_bert  # noqa: E402 (found by the line above)
@@ -37,6 +35,8 @@ class Scenario:
     between: frozenset[str] = frozenset()  # names that may be there after a fault, to be used by the next run
     prints: bool = False  # what it prints is its result
     memory_only: bool = False
+    edges_only: bool = False  # not every call: the runs of a comparison are those of train
+    short: int = 10  # faults of the short version
 
     def cache(self, case: pathlib.Path, shared: pathlib.Path) -> pathlib.Path:
         return case / "cache" if self.own_cache else shared
@@ -55,13 +55,14 @@ def finished_run(*more: str) -> Callable[[Command, pathlib.Path, pathlib.Path], 
 
 
 def stopped_run(command: Command, case: pathlib.Path, cache: pathlib.Path) -> None:
-    """A run with a checkpoint in the middle, as Ctrl-C leaves it."""
-    running = subprocess.Popen([command.program, *TRAIN, "--steps", "60", "--epochs", "60", "--save-seconds", "0", "--folder", "run", "--quiet"], cwd=case,
-                               env=command.environment(cache, case), stderr=subprocess.DEVNULL)
-    while not (case / "run/last.safetensors").exists() and running.poll() is None:
-        time.sleep(0.005)
-    running.send_signal(signal.SIGINT)
-    assert running.wait(timeout=60) == 130, "the run ended before it was stopped"
+    """A run with a checkpoint of its first step, which stopped when it could not write the second."""
+    args = [*TRAIN, "--folder", "run", "--quiet"]
+    probe = case.parent / "probe"
+    probe.mkdir()
+    renamed = [path for kind, path in command.run_with_fault(args, probe, cache, None).calls if kind == "rename"]
+    second = [nth for nth, path in enumerate(renamed, 1) if path.endswith("last.safetensors")][1]
+    outcome = command.run_with_fault(args, case, cache, Fault("rename", second, errno.EIO))
+    assert outcome.code == 4 and (case / "run/last.safetensors").exists(), outcome.stderr
 
 
 def go_on_training(args: list[str]) -> Callable[[pathlib.Path], list[str]]:
@@ -103,9 +104,9 @@ def scenarios() -> list[Scenario]:
     large = ["train", *LARGE, "--attention", "hkt", "--folder", "run", "--quiet"]
     large_run = lambda command, case, cache: run_whole(command, large, case, cache)
     return [
-        Scenario("train", train, next_args=go_on_training(train)),
-        Scenario("train --resume", ["train", "--resume", "run", "--quiet"], prepare=stopped_run),
-        Scenario("compare", COMPARE),
+        Scenario("train", train, next_args=go_on_training(train), short=40),
+        Scenario("train --resume", ["train", "--resume", "run", "--quiet"], prepare=stopped_run, short=20),
+        Scenario("compare", COMPARE, edges_only=True, short=8),
         Scenario("inspect", ["inspect", "run", "--samples", "2", "--threads", "1", "--quiet"], prepare=finished_run()),
         Scenario("inject", INJECT, prepare=bert_and_rows, next_args=lambda case: ["report", "out"] if (case / "out/inject.json").exists() else INJECT),
         Scenario("embed", ["embed", "bert", "--file", "train.tsv", "--output", "e.npy", "--threads", "1", "--quiet"], prepare=bert_and_rows),

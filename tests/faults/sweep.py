@@ -1,7 +1,7 @@
 """One fault after another: disturbs a command, and judges what it did, what it left, and how it goes on."""
 
+import collections
 import dataclasses
-import errno
 import json
 import pathlib
 import re
@@ -12,7 +12,7 @@ from typing import Any
 
 import folders
 from scenarios import Scenario
-from shim import ERRORS, FULL, SHORT, Command, Fault, Outcome, without_part
+from shim import ERRORS, SHORT, Command, Fault, Outcome, without_part
 
 RAW_TEXT = re.compile(r"terminate called|what\(\)|Exception raised from|basic_filebuf|basic_ios|enforce fail|DefaultCPUAllocator|std::|c10::|"
                       r"filesystem error|frame #")
@@ -58,30 +58,45 @@ def make_whole(command: Command, scenario: Scenario, base: pathlib.Path, cache: 
     return Whole(scenario, template, case, outcome.calls, folders.contents(case), outcome.stdout)
 
 
-def all_faults(whole: Whole) -> list[Fault]:
-    """Every call with every error, and for every kind one number more, which must pass untouched."""
-    kinds = ["memory"] if whole.scenario.memory_only else list(ERRORS)
-    counts = {kind: sum(1 for called, _ in whole.calls if called == kind) for kind in kinds}
-    return [Fault(kind, nth, error) for kind, count in counts.items() for error in ERRORS[kind] for nth in range(1, count + 2) if count > 0]
-
-
-def few_faults(whole: Whole, most_memory: int = 4) -> list[Fault]:
-    """The first call of every kind on every name, each with one error, in turn; of the allocations some, evenly spaced."""
-    faults: list[Fault] = []
-    seen: set[tuple[str, str]] = set()
-    counts: dict[str, int] = {}
-    turns: dict[str, int] = {}
+def calls_by_name(whole: Whole) -> dict[tuple[str, str], list[int]]:
+    """For every kind and name, the numbers of its calls, as the shim counts them."""
+    counts: collections.Counter[str] = collections.Counter()
+    found: dict[tuple[str, str], list[int]] = collections.defaultdict(list)
     for kind, path in whole.calls:
-        counts[kind] = counts.get(kind, 0) + 1
-        name = re.sub(r"[0-9]+", "", without_part(pathlib.Path(path).name))
-        if kind == "memory" or whole.scenario.memory_only or (kind, name) in seen:
+        counts[kind] += 1
+        if whole.scenario.memory_only and kind != "memory":
             continue
-        seen.add((kind, name))
-        turns[kind] = turns.get(kind, 0) + 1
-        faults.append(Fault(kind, counts[kind], ERRORS[kind][turns[kind] % len(ERRORS[kind])]))
-    allocations = counts.get("memory", 0)
-    step = max(1, allocations // most_memory)
-    return faults + [Fault("memory", nth, errno.ENOMEM if nth % 2 else FULL) for nth in range(1, allocations + 1, step)]
+        found[kind, re.sub(r"\d+", "", without_part(path.removeprefix(str(whole.case))))].append(counts[kind])
+    return found
+
+
+def all_faults(whole: Whole) -> list[Fault]:
+    """Every call. The first and the last one on a name get every error, those between, such as the tensors of a file, one
+    in turn. For every kind there is one number more, which must pass untouched."""
+    faults = []
+    for (kind, _), numbers in calls_by_name(whole).items():
+        for turn, nth in enumerate(numbers):
+            is_edge = nth in (numbers[0], numbers[-1])
+            if is_edge or not whole.scenario.edges_only:
+                faults += [Fault(kind, nth, error) for error in (ERRORS[kind] if is_edge else [ERRORS[kind][turn % len(ERRORS[kind])]])]
+    last = {kind: max(fault.nth for fault in faults if fault.kind == kind) for kind in {fault.kind for fault in faults}}
+    counts = collections.Counter(kind for kind, _ in whole.calls)
+    return faults + [Fault(kind, counts[kind] + 1, ERRORS[kind][0]) for kind in sorted(last)]
+
+
+def few_faults(whole: Whole) -> list[Fault]:
+    """The first call of every kind on every name with one error, in turn; of these, and of the allocations, some that are evenly
+    spaced."""
+    first = [(kind, numbers) for (kind, _), numbers in calls_by_name(whole).items()]
+    single = [Fault(kind, numbers[0], ERRORS[kind][turn % len(ERRORS[kind])]) for turn, (kind, numbers) in enumerate(first) if kind != "memory"]
+    large = [Fault(kind, nth, ERRORS[kind][nth % len(ERRORS[kind])]) for kind, numbers in first if kind == "memory" for nth in numbers]
+    return [*evenly(single, whole.scenario.short), *evenly(large, 4)]
+
+
+def evenly(items: list[Fault], most: int) -> list[Fault]:
+    """At most so many of them, evenly spaced."""
+    count = min(most, len(items))
+    return [items[i * len(items) // count] for i in range(count)]
 
 
 def judge_end(outcome: Outcome, fault: Fault, case: pathlib.Path) -> list[str]:
