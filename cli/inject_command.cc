@@ -121,6 +121,7 @@ void run(State& state) {
   const Json json = run_injection(options, progress);
   write_json(written, json);
   const Report report = write_inject_report(written);
+  warn_of_problems(report);
   if (state.json) {
     fmt::print("{}\n", json.dump(2));
     return;

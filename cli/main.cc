@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -55,7 +56,9 @@ void settle(const std::string& command, char** argv) {
   if (computing.count(command) + other.count(command) > 0) strata::settle_host(argv, more);
 }
 
+// The message comes after what was printed before, so that it is the last line of a log.
 int fail(strata::ExitCode code, const std::string& message) {
+  std::fflush(stdout);
   if (code != strata::ExitCode::kClosedPipe) std::cerr << "strata: " << strata::shown_message(message) << "\n";
   return static_cast<int>(code);
 }

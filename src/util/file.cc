@@ -67,6 +67,7 @@ std::string unpack(const fs::path& path, const std::string& packed) {
   } reader;
   auto check = [&](la_ssize_t result) {
     if (result < 0) {
+      if (archive_errno(reader.handle) == ENOMEM) throw std::bad_alloc();
       const char* why = archive_error_string(reader.handle);
       throw data_error("{}: could not unpack ({}); is the file complete?", path.string(),
                        why != nullptr ? why : "it ends too early");

@@ -66,6 +66,8 @@ def disturb_all(command: Command, args: argparse.Namespace, base: pathlib.Path, 
         judged = future.result()
         table[whole.scenario.name][fault.kind if judged.fired else "untouched"] += 1
         for line in judged.findings:
+            if f"{whole.scenario.name}: {line}" not in findings:
+                print(f"\nFINDING {whole.scenario.name}, {fault}: {line}", file=sys.stderr)
             findings[f"{whole.scenario.name}: {line}"].append(str(fault))
         counter.add(1, 1 if judged.findings else 0)
     return {"faults": table, "findings": findings}

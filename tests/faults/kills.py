@@ -19,6 +19,7 @@ from scenarios import Scenario
 LONG_RUN = [*DATA, *MODEL, "--epochs", "20", "--eval-every", "5", "--log-every", "2", "--save-seconds", "0", "--quiet"]
 TRAIN = ["train", *LONG_RUN, "--attention", "hkt", "--hide", "0.1", "--folder", "run"]
 COMPARE = ["compare", *LONG_RUN, "--attentions", "flat", "hsa", "--seeds", "1", "--jobs", "2", "--folder", "comparison"]
+MOST = 5  # kills of one run; after them it ends by itself, also on a slow machine
 RUNS = [Scenario("train", TRAIN, next_args=go_on_training(TRAIN)), Scenario("compare", COMPARE)]
 
 
@@ -70,7 +71,7 @@ def whole_run(command: Command, scenario: Scenario, base: pathlib.Path, cache: p
 
 
 def kill_until_done(command: Command, whole: Whole, seconds: float, seed: int, cache: pathlib.Path, base: pathlib.Path) -> Killed:
-    """Starts a scenario, kills it at a random moment and starts what goes on, until it ends by itself."""
+    """Starts a scenario, kills it at a random moment and starts what goes on, until it ends by itself, at last after five kills."""
     dice = random.Random(seed)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="killed-", dir=base)).resolve()
     case = folder / "case"
@@ -83,9 +84,12 @@ def kill_until_done(command: Command, whole: Whole, seconds: float, seed: int, c
         running = subprocess.Popen([command.program, *args], cwd=case, env=command.environment(cache, case), stdin=subprocess.DEVNULL,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
-            message = running.communicate(timeout=moment)[1]
+            message = running.communicate(timeout=moment if len(moments) < MOST else command.limit)[1]
             break
         except subprocess.TimeoutExpired:
+            if len(moments) == MOST:
+                running.kill()
+                raise
             moments.append(f"{moment:.3f}{' (parent)' if only_parent else ''}")
         kill_all(case, running, only_parent)
         findings += [f"half-written: {line}" for line in folders.damaged_files(case, cut_end=True)]

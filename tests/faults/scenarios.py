@@ -32,6 +32,7 @@ class Scenario:
     prepare: Callable[[Command, pathlib.Path, pathlib.Path], None] = lambda command, case, cache: None  # fills the case
     next_args: Callable[[pathlib.Path], list[str]] | None = None  # what goes on after a fault; the same command if not given
     own_cache: bool = False  # the cache of data sets is in the case, and so disturbed as well
+    elsewhere: frozenset[str] = frozenset()  # names that stand for another machine; calls on them are not disturbed
     between: frozenset[str] = frozenset()  # names that may be there after a fault, to be used by the next run
     prints: bool = False  # what it prints is its result
     memory_only: bool = False
@@ -114,7 +115,7 @@ def scenarios() -> list[Scenario]:
         Scenario("data make", make, own_cache=True),
         Scenario("data make --again", [*make, "--again"], prepare=lambda command, case, cache: run_whole(command, make, case, case / "cache"), own_cache=True),
         Scenario("data check", ["data", "check", "listops", *DATA], own_cache=True, prints=True),
-        Scenario("data get", ["data", "get"], prepare=review_archive, next_args=get_args, own_cache=True,
+        Scenario("data get", ["data", "get"], prepare=review_archive, next_args=get_args, own_cache=True, elsewhere=frozenset({"a.tar.gz"}),
                  between=frozenset({"cache/strata/imdb.tar.gz", "cache/strata/imdb.tar.gz.part"})),
         Scenario("eval", ["eval", "run", "--threads", "1", "--json"], prepare=finished_run(), prints=True),
         Scenario("predict", ["predict", "run", "[MAX 2 [MIN 4 7 ] 0 ]", "--threads", "1"], prepare=finished_run(), prints=True),

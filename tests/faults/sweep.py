@@ -64,7 +64,7 @@ def calls_by_name(whole: Whole) -> dict[tuple[str, str], list[int]]:
     found: dict[tuple[str, str], list[int]] = collections.defaultdict(list)
     for kind, path in whole.calls:
         counts[kind] += 1
-        if whole.scenario.memory_only and kind != "memory":
+        if (whole.scenario.memory_only and kind != "memory") or pathlib.Path(path).name in whole.scenario.elsewhere:
             continue
         found[kind, re.sub(r"\d+", "", without_part(path.removeprefix(str(whole.case))))].append(counts[kind])
     return found
@@ -155,6 +155,12 @@ def judge_result(whole: Whole, case: pathlib.Path, stdout: str | None, when: str
     return found if stdout is None or same_output(whole, stdout) else [*found, f"{when}: it prints something else: {stdout[-300:]}"]
 
 
+def is_told(outcome: Outcome, fault: Fault) -> bool:
+    """A page shows what could be read, and names what could not. The command says so, too."""
+    told = outcome.stdout + outcome.stderr
+    return outcome.fired and fault.kind in READING and fault.reason() in told and pathlib.Path(outcome.path).name in told
+
+
 def disturb(command: Command, whole: Whole, fault: Fault, cache: pathlib.Path, base: pathlib.Path) -> Judgement:
     """Runs a scenario with a fault, and once more without."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="case-", dir=base)).resolve()
@@ -166,8 +172,9 @@ def disturb(command: Command, whole: Whole, fault: Fault, cache: pathlib.Path, b
         outcome = command.run_with_fault(args_of(whole.scenario, case), case, own_cache, fault)
         findings = judge_end(outcome, fault, case)
         if outcome.code == 0:
-            findings += judge_result(whole, case, outcome.stdout, "it says that all is well" if outcome.fired else "untouched",
-                                     strays_allowed=fault.kind == "unlink")
+            result = judge_result(whole, case, outcome.stdout, "it says that all is well" if outcome.fired else "untouched",
+                                  strays_allowed=fault.kind == "unlink")
+            findings += [line for line in result if not (line.endswith(".html differs") and is_told(outcome, fault))]
         else:
             if not outcome.fired:
                 findings.append(f"fails without a fault: {outcome.stderr[-500:]}")
