@@ -28,6 +28,11 @@ def base():
         yield pathlib.Path(folder).resolve()
 
 
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory):
+    return build_shim(tmp_path_factory.mktemp("shim"))
+
+
 def calls_in(trace: pathlib.Path, case: pathlib.Path) -> collections.Counter:
     """Kind and path of every traced call on a file under the case."""
     found: collections.Counter = collections.Counter()
@@ -59,10 +64,9 @@ def can_trace() -> bool:
 
 
 @pytest.mark.parametrize("name", ["train", "compare", "data make", "data get", "inject"])
-def test_the_shim_sees_what_strace_sees(base, name):
+def test_the_shim_sees_what_strace_sees(base, shim, name):
     if not can_trace():
         pytest.skip("strace is not installed, or may not trace here")
-    shim = build_shim(base)
     command = Command(os.environ["STRATA_COMMAND"], shim)
     run_whole(command, ["data", "make", "listops", *DATA], base, base / "cache")
     scenario = next(one for one in scenarios() if one.name == name)
@@ -121,11 +125,11 @@ def say(message, code):
 """
 
 
-def findings_of(base: pathlib.Path, program: str) -> list[str]:
+def findings_of(base: pathlib.Path, shim: pathlib.Path, program: str) -> list[str]:
     path = base / "program"
     path.write_text(START + program)
     path.chmod(0o755)
-    command = Command(str(path), build_shim(base))
+    command = Command(str(path), shim)
     whole = sweep.make_whole(command, Scenario("planted", []), base, base / "cache")
     tried = [fault for fault in sweep.all_faults(whole) if fault.kind not in ("close", "read", "read_open", "memory")]
     assert {"open", "write", "fsync", "rename", "mkdir"} <= {fault.kind for fault in tried}
@@ -134,13 +138,13 @@ def findings_of(base: pathlib.Path, program: str) -> list[str]:
     return [line for one in judged for line in one.findings if one.fault.kind != "mkdir"]  # which the programs do not catch
 
 
-def test_a_program_without_a_fault_has_no_findings(base):
-    assert findings_of(base, GOOD) == []
+def test_a_program_without_a_fault_has_no_findings(base, shim):
+    assert findings_of(base, shim, GOOD) == []
 
 
 @pytest.mark.parametrize("finding", PLANTED)
-def test_a_planted_fault_is_found(base, finding):
-    assert any(finding in line for line in findings_of(base, PLANTED[finding]))
+def test_a_planted_fault_is_found(base, shim, finding):
+    assert any(finding in line for line in findings_of(base, shim, PLANTED[finding]))
 
 
 def test_which_faults_are_chosen(base):

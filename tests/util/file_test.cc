@@ -2,7 +2,6 @@
 #include "util/file.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,20 +26,6 @@ TEST(Files, WritesAreWholeOrNot) {
   EXPECT_EQ(slurp(path), std::string("new\0\n", 5));
   write_json(path, {{"b", 1}, {"a", {1, 2}}});
   EXPECT_EQ(slurp(path), "{\n  \"b\": 1,\n  \"a\": [\n    1,\n    2\n  ]\n}\n");
-}
-
-// The message of an output error of `work` where files may not grow beyond a limit, as on a full disk.
-template <class Work>
-std::string error_on_full_disk(rlim_t most, Work work) {
-  rlimit before = {};
-  EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const rlimit small = {most, before.rlim_max};
-  std::signal(SIGXFSZ, SIG_IGN);
-  EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const std::string message = error_of(ExitCode::kOutput, work);
-  setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, SIG_DFL);
-  return message;
 }
 
 TEST(Files, AFullDiskKeepsTheOldContent) {
