@@ -146,6 +146,18 @@ def contents(folder: pathlib.Path) -> dict[str, Any]:
     return {relative_name(path, folder): content_of(path) for path in files_in(folder)}
 
 
+def state_of(folder: pathlib.Path) -> str:
+    """A digest of everything in a folder that what goes on there depends on."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        name = relative_name(path, folder)
+        content = content_of(path) if path.is_file() else path.is_dir()
+        if content is None and "tfevents" not in name and path.name != "log.txt":
+            content = path.read_bytes()
+        digest.update(repr((name, content)).replace(str(folder), "FOLDER").encode())
+    return digest.hexdigest()
+
+
 def differences(whole: dict[str, Any], other: dict[str, Any], whole_folder: pathlib.Path, folder: pathlib.Path) -> list[str]:
     """Names of files that differ. Paths inside the files are those of their own folder."""
     def plain(value: Any, own: pathlib.Path) -> Any:
