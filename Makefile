@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check bench build-times core asan asan-torch fuzz fuzz-long build-fuzz tsan cuda test-torch2 api install format lint pictures clean
+.PHONY: help setup build demo test check bench build-times core asan asan-torch fuzz fuzz-long build-fuzz faults faults-short tsan cuda test-torch2 api install format lint pictures clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,7 +30,7 @@ test: ## Build and run the tests: kernels, torch, Python, the command
 	@cmake --build --preset release -j $(JOBS)
 	@ctest --preset release -j $(JOBS)
 
-check: core asan tsan fuzz ## The longer checks: the core without torch, the sanitizers, fuzzing
+check: core asan tsan fuzz faults-short ## The longer checks: the core without torch, sanitizers, fuzzing, some faults
 
 bench: build ## Measure the figures; prints a table and writes build/bench.json
 	@build/release/bin/strata bench --json build/bench.json --build-times build/build_times.json
@@ -67,6 +67,14 @@ build-fuzz:
 	@tools/setup.sh test clang
 	@$(call configure,fuzz)
 	@cmake --build --preset fuzz -j $(JOBS) --target fuzz
+
+faults-short: build ## A selection of `make faults`, about two minutes
+	@tools/setup.sh test
+	@/usr/bin/python3 tests/faults/faults.py build/release/bin/strata
+
+faults: build ## Make every system call on files, and large allocations, fail once; kill the command a hundred times
+	@tools/setup.sh test
+	@/usr/bin/python3 tests/faults/faults.py build/release/bin/strata --long --json build/faults.json
 
 tsan: ## Test the core under the thread sanitizer (clang)
 	@tools/setup.sh test clang

@@ -42,7 +42,7 @@ void run(State& state) {
     fmt::print("\n{}\n", to_text(results));
     for (const std::string& line : verdicts(results)) fmt::print("{}\n", line);
   }
-  write_compare_report(state.folder);
+  warn_of_problems(write_compare_report(state.folder));
   if (state.json) return;
   fmt::print("\nwritten to {}: report.html, results.json, results.md, results.csv, and a folder per run\n",
              state.folder);

@@ -113,12 +113,15 @@ void run(State& state) {
   set_threads(options.threads);
   watch_for_interrupts();
   const fs::path written = fs::path(state.folder) / "inject.json";
-  if (fs::exists(written)) throw output_error("{}: already exists; choose another --folder", written.string());
+  if (fs::exists(written))
+    throw output_error("{}: already exists; choose another --folder, or make its page again with strata report {}",
+                       written.string(), state.folder);
   make_folder(state.folder);
   Progress progress(state.quiet);
   const Json json = run_injection(options, progress);
   write_json(written, json);
   const Report report = write_inject_report(written);
+  warn_of_problems(report);
   if (state.json) {
     fmt::print("{}\n", json.dump(2));
     return;

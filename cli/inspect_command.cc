@@ -126,7 +126,11 @@ void run(State& state) {
     output = fs::is_directory(state.request.model) ? fs::path(state.request.model) / "inspect.json"
                                                    : fs::path("inspect.json");
   write_json(output, result);
-  const fs::path page = write_inspect_report(output).path;
+  Report page = write_inspect_report(output);
+  const auto known = result.at("problems").get<std::vector<std::string>>();  // printed below
+  std::erase_if(page.problems,
+                [&](const auto& one) { return std::find(known.begin(), known.end(), one) != known.end(); });
+  warn_of_problems(page);
   if (state.json) return fmt::print("{}\n", result.dump());
   fmt::print("{}: {} attention on {}, {} rows of the {} split, {:.1f} tokens on average\n\n", state.request.model,
              result.at("attention").get<std::string>(), result.at("task").get<std::string>(),
@@ -137,7 +141,7 @@ void run(State& state) {
     print_hkt(result);
   }
   for (const Json& problem : result.at("problems")) fmt::print("not computed: {}\n", problem.get<std::string>());
-  fmt::print("\nwritten to {}; report: {}\n", output.string(), page.string());
+  fmt::print("\nwritten to {}; report: {}\n", output.string(), page.path.string());
 }
 
 }  // namespace

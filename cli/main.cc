@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -33,6 +34,8 @@ constexpr const char* kFooter =
     "4 output folder, checkpoint or standard output unusable; 130 interrupted, state saved;\n"
     "141 the reader of standard output closed its pipe.";
 
+constexpr const char* kOutOfMemory = "out of memory; try a smaller --batch or --length";
+
 // The message of CLI11 would not name the wrong word.
 void check_command(const CLI::App& app, const std::string& word) {
   std::vector<std::string> names;
@@ -53,7 +56,9 @@ void settle(const std::string& command, char** argv) {
   if (computing.count(command) + other.count(command) > 0) strata::settle_host(argv, more);
 }
 
+// The message comes after what was printed before, so that it is the last line of a log.
 int fail(strata::ExitCode code, const std::string& message) {
+  std::fflush(stdout);
   if (code != strata::ExitCode::kClosedPipe) std::cerr << "strata: " << strata::shown_message(message) << "\n";
   return static_cast<int>(code);
 }
@@ -111,6 +116,7 @@ int fail_by(const std::exception& exception) {
     return fail(error.code(), error.what());
   }
   const std::string words = exception.what();  // without the trace that torch adds
+  if (words.find("DefaultCPUAllocator: ") != std::string::npos) return fail(strata::ExitCode::kFailure, kOutOfMemory);
   return fail(strata::ExitCode::kFailure, words.substr(0, words.find("\nException raised from")));
 }
 
@@ -125,7 +131,7 @@ int main(int argc, char** argv) {
   } catch (const strata::Error& error) {
     return fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    return fail(ExitCode::kFailure, "out of memory; try a smaller --batch or --length");
+    return fail(ExitCode::kFailure, kOutOfMemory);
   } catch (const std::filesystem::filesystem_error& error) {
     return fail(ExitCode::kOutput, fmt::format("{}: {}", error.path1().string(), error.code().message()));
   } catch (const std::exception& error) {

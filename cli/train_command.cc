@@ -71,6 +71,7 @@ void run(State& state) {
     print_result(result);
   }
   const Report page = write_train_report(state.folder);  // last, so that a full disk costs only the page
+  warn_of_problems(page);
   if (!state.json) fmt::print("written to {}; report: {}\n", state.folder, page.path.string());
 }
 

@@ -18,6 +18,7 @@ for group in "$@"; do
       packages+=(libgtest-dev python3 python3-numpy python3-pip python3-pytest python3-torch)
       # A browser for the reports and shells for their completion; without them their tests are skipped.
       optional+=(chromium chromium-driver python3-selenium fish zsh)
+      optional+=(strace)  # checks the shim of the fault tests; without it that check is skipped
       ;;
     lint) packages+=(clang-format clang-tidy python3 python3-venv shellcheck) ;;
     clang) packages+=(clang libclang-rt-14-dev libomp-dev) ;;  # libFuzzer, and sanitizers with OpenMP
@@ -52,4 +53,4 @@ install() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -
 echo "setup: installing ${packages[*]} ${optional[*]}"
 "${as_root[@]}" apt-get update -qq
 [ ${#packages[@]} -eq 0 ] || install "${packages[@]}"
-[ ${#optional[@]} -eq 0 ] || install "${optional[@]}" || echo "setup: could not install ${optional[*]}; reports are not tested in a browser"
+[ ${#optional[@]} -eq 0 ] || install "${optional[@]}" || echo "setup: could not install ${optional[*]}; the tests that need them are skipped"

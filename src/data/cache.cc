@@ -24,34 +24,51 @@ fs::path cache_folder() {
   return folder;
 }
 
+namespace {
+
+void write_set_files(const fs::path& folder, const Json& origin, const Files& files) {
+  Json manifest = {{"origin", origin}, {"files", Json::object()}};
+  for (const auto& [name, content] : files) {
+    write_file(folder / name, content);
+    manifest["files"][name] = {{"bytes", content.size()}, {"crc32", crc32_of(content)}};
+  }
+  write_json(folder / "manifest.json", manifest);
+}
+
+// Gives a finished set its name. What has that name, an incomplete set or one that is made again, goes only when the
+// new one is in its place.
+void move_set(const fs::path& finished, const fs::path& folder) {
+  const fs::path old = part_name(folder.string());
+  std::error_code error, ignored;
+  fs::rename(folder, old, error);
+  const bool was_there = !error;
+  fs::rename(finished, folder, error);
+  // Two processes may make the same set at once; the first to finish wins.
+  const bool taken = error == std::errc::directory_not_empty || error == std::errc::file_exists;
+  if (was_there && error && !taken) fs::rename(old, folder, ignored);
+  if (was_there && (!error || taken)) fs::remove_all(old, ignored);
+  if (error && !(taken && check_set(folder, false).present))
+    throw output_error("{}: could not move the finished set here ({})", folder.string(), error.message());
+}
+
+}  // namespace
+
 void write_set(const fs::path& folder, const Json& origin, const Files& files) {
   make_folder(folder.parent_path());
   remove_stray_parts(folder.parent_path().string());
   const fs::path beside = part_name(folder.string());
   make_folder(beside);
   const PartLock lock(beside.string());
-  Json manifest = {{"origin", origin}, {"files", Json::object()}};
   try {
-    for (const auto& [name, content] : files) {
-      write_file(beside / name, content);
-      manifest["files"][name] = {{"bytes", content.size()}, {"crc32", crc32_of(content)}};
-    }
-    write_json(beside / "manifest.json", manifest);
-  } catch (const Error&) {
+    write_set_files(beside, origin, files);
+    move_set(beside, folder);
+  } catch (...) {
     std::error_code ignored;
     fs::remove_all(beside, ignored);
     throw;
   }
-  std::error_code error;
-  fs::remove_all(folder, error);  // an incomplete set, or one that is made again
-  fs::rename(beside, folder, error);
-  if (error) {
-    std::error_code ignored;
-    fs::remove_all(beside, ignored);
-    // Two processes may make the same set at once; the first to finish wins.
-    if (!check_set(folder, false).present)
-      throw output_error("{}: could not move the finished set here ({})", folder.string(), error.message());
-  }
+  std::error_code ignored;
+  fs::remove_all(beside, ignored);  // if another process was faster
 }
 
 SetState check_set(const fs::path& folder, bool read_files) {

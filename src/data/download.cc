@@ -7,10 +7,10 @@
 #include <curl/curl.h>
 #include <fcntl.h>
 #include <openssl/evp.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #endif
@@ -35,20 +35,40 @@ int on_progress(void* callback, curl_off_t total, curl_off_t now, curl_off_t, cu
   return 0;
 }
 
+// A file that grows by what curl receives, and what went wrong with it.
+struct Received {
+  int descriptor;
+  int reason = 0;
+  ~Received() { close(descriptor); }
+};
+
+size_t on_bytes(char* bytes, size_t, size_t count, void* to) {
+  auto* received = static_cast<Received*>(to);
+  for (size_t done = 0; done < count;) {
+    const ssize_t written = write(received->descriptor, bytes + done, count - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      received->reason = errno;
+      return 0;  // curl stops
+    }
+    done += static_cast<size_t>(written);
+  }
+  return count;
+}
+
 // One transfer that continues at the end of `part`. Returns false if the server cannot resume.
 bool transfer(const DownloadSource& source, const fs::path& part, const DownloadProgress& progress) {
   const int64_t have = fs::exists(part) ? static_cast<int64_t>(fs::file_size(part)) : 0;
-  const int descriptor = open(part.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(descriptor < 0 ? nullptr : fdopen(descriptor, "ab"),
-                                                             [](std::FILE* open) { return std::fclose(open); });
-  if (file == nullptr) throw output_error("{}: could not write ({})", part.string(), std::strerror(errno));
+  Received received{open(part.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666)};
+  if (received.descriptor < 0) throw output_error("{}: could not write ({})", part.string(), std::strerror(errno));
   const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
   std::function<void(int64_t, int64_t)> report = [&](int64_t now, int64_t total) {
     progress(have + now, total > 0 ? have + total : 0);
   };
   std::string reason(CURL_ERROR_SIZE, '\0');
   curl_easy_setopt(curl.get(), CURLOPT_URL, source.url.c_str());
-  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, file.get());
+  curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, on_bytes);
+  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &received);
   curl_easy_setopt(curl.get(), CURLOPT_FOLLOWLOCATION, 1L);
   curl_easy_setopt(curl.get(), CURLOPT_FAILONERROR, 1L);
   curl_easy_setopt(curl.get(), CURLOPT_RESUME_FROM_LARGE, static_cast<curl_off_t>(have));
@@ -66,7 +86,9 @@ bool transfer(const DownloadSource& source, const fs::path& part, const Download
   if (code == CURLE_OK || status == kNothingLeft) return true;
   if (code == CURLE_RANGE_ERROR) return false;
   const char* words = reason[0] != '\0' ? reason.c_str() : curl_easy_strerror(code);
-  std::fflush(file.get());
+  if (received.reason != 0)
+    throw output_error("{}: could not write ({}); what is there is kept, run the command again to resume",
+                       part.string(), std::strerror(received.reason));
   if (fs::file_size(part) == 0) {
     fs::remove(part);
     throw data_error("could not download {}: {}", source.url, words);

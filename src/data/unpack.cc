@@ -13,7 +13,10 @@
 #include <archive.h>
 #include <archive_entry.h>
 
+#include <cerrno>
+#include <cstring>
 #include <memory>
+#include <new>
 #endif
 
 namespace strata {
@@ -27,6 +30,10 @@ void for_each_file(const fs::path& path, const std::function<bool(const std::str
   auto check = [&](la_ssize_t result) {
     if (result < ARCHIVE_WARN) {
       const char* why = archive_error_string(reader.get());
+      const int number = archive_errno(reader.get());
+      if (number == ENOMEM) throw std::bad_alloc();
+      if (number == EIO)  // the file may be whole
+        throw output_error("{}: could not read ({})", path.string(), std::strerror(number));
       throw data_error("{}: expected a tar archive, got another or a damaged file ({})", path.string(),
                        why != nullptr ? why : "it ends too early");
     }

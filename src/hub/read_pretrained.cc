@@ -3,6 +3,7 @@
 #include <set>
 
 #include "hub/pretrained.h"
+#include "model/out_of_memory.h"
 #include "model/safetensors.h"
 #include "util/error.h"
 #include "util/file.h"
@@ -29,6 +30,7 @@ class Pretrained::Reader {
       try {
         for (auto& [name, tensor] : map_safetensors((folder / file).string(), check).tensors) tensors_[name] = tensor;
       } catch (const c10::Error& error) {
+        throw_if_out_of_memory(error);
         throw data_error("{}", error.what_without_backtrace());
       }
     }

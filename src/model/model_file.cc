@@ -1,5 +1,6 @@
 #include "model/model_file.h"
 
+#include "model/out_of_memory.h"
 #include "util/error.h"
 #include "util/json.h"
 
@@ -9,6 +10,7 @@ void save_tensors(const fs::path& path, const NamedTensors& tensors, const Metad
   try {
     save_safetensors(path.string(), tensors, metadata);
   } catch (const c10::Error& error) {
+    throw_if_out_of_memory(error);
     throw output_error("{}", error.what_without_backtrace());
   }
 }
@@ -18,6 +20,7 @@ SafetensorsFile load_tensors(const fs::path& path, bool check_digest) {
   try {
     return load_safetensors(path.string(), check_digest ? DigestCheck::kIfStored : DigestCheck::kSkip);
   } catch (const c10::Error& error) {
+    throw_if_out_of_memory(error);
     throw output_error("{}", error.what_without_backtrace());
   }
 }

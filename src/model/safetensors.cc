@@ -196,6 +196,14 @@ struct Contents {
   std::abort();  // not reached
 }
 
+// Reads bytes of a file, or says why not: the file cannot be read, or it is too short.
+void read_exactly(const std::string& path, std::ifstream& in, char* to, uint64_t bytes, const std::string& too_short) {
+  errno = 0;
+  if (in.read(to, static_cast<std::streamsize>(bytes))) return;
+  TORCH_CHECK(!in.bad(), "cannot read ", path, ": ", std::strerror(errno));
+  refuse(path, too_short);
+}
+
 Contents read_contents(const std::string& path, std::ifstream& in) {
   auto fail = [&](const std::string& reason) { refuse(path, reason); };
   TORCH_CHECK(in, "cannot open ", path, ": ", std::strerror(errno));
@@ -204,7 +212,8 @@ Contents read_contents(const std::string& path, std::ifstream& in) {
   contents.file_bytes = std::filesystem::file_size(path, error);
   if (error) fail(error.message());
   unsigned char prefix[8];
-  if (contents.file_bytes < 8 || !in.read(reinterpret_cast<char*>(prefix), 8)) fail("it has fewer than 8 bytes");
+  if (contents.file_bytes < 8) fail("it has fewer than 8 bytes");
+  read_exactly(path, in, reinterpret_cast<char*>(prefix), 8, "it has fewer than 8 bytes");
   uint64_t length = 0;
   for (int byte = 0; byte < 8; ++byte) length |= static_cast<uint64_t>(prefix[byte]) << (8 * byte);
   if (length > kMaxHeaderBytes || length > contents.file_bytes - 8) {
@@ -212,7 +221,7 @@ Contents read_contents(const std::string& path, std::ifstream& in) {
          std::to_string(contents.file_bytes));
   }
   std::string text(length, '\0');
-  if (!in.read(text.data(), static_cast<std::streamsize>(length))) fail("its header is cut off");
+  read_exactly(path, in, text.data(), length, "its header is cut off");
   const json header = parse_header(text, fail);
   if (const size_t at = find_digest(text); at != std::string::npos) {
     contents.stored = text.substr(at, kNoDigest.size());
@@ -269,9 +278,8 @@ SafetensorsFile load_safetensors(const std::string& path, DigestCheck check) {
   SafetensorsFile file{{}, std::move(contents.metadata)};
   for (const Entry& entry : contents.entries) {
     Tensor tensor = torch::empty(entry.shape, entry.type);
-    if (!in.read(static_cast<char*>(tensor.data_ptr()), static_cast<std::streamsize>(tensor.nbytes()))) {
-      refuse(path, "the data of " + named(entry.name) + " is cut off");
-    }
+    read_exactly(path, in, static_cast<char*>(tensor.data_ptr()), tensor.nbytes(),
+                 "the data of " + named(entry.name) + " is cut off");
     if (!contents.stored.empty() && check != DigestCheck::kSkip) contents.digest.update(bytes_of(tensor));
     file.tensors.emplace_back(entry.name, tensor);
   }

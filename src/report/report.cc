@@ -5,6 +5,7 @@
 #include "report/assets.h"
 #include "report/collect.h"
 #include "util/error.h"
+#include "util/progress.h"
 
 namespace strata {
 namespace {
@@ -69,6 +70,11 @@ Report write_page(const fs::path& path, const Json& page) {
 
 }  // namespace
 
+void warn_of_problems(const Report& report) {
+  for (const std::string& problem : report.problems)
+    Progress().note(fmt::format("warning: {}: {}", report.path.string(), problem));
+}
+
 Report write_inspect_report(const fs::path& json) {
   return write_page(fs::path(json).replace_extension(".html"), collect_inspect(json));
 }
@@ -84,7 +90,12 @@ Report write_eval_report(const fs::path& json) {
 Report write_train_report(const fs::path& folder) { return write_page(folder / "report.html", collect_train(folder)); }
 
 Report write_compare_report(const fs::path& folder) {
-  return write_page(folder / "report.html", collect_compare(folder));
+  const Json page = collect_compare(folder);
+  for (const Json& run : page.at("runs")) {  // a run that has a result is not started again to write its page
+    const fs::path path = folder / run.at("name").get<std::string>();
+    if (fs::exists(path / "result.json") && !fs::exists(path / "report.html")) write_train_report(path);
+  }
+  return write_page(folder / "report.html", page);
 }
 
 std::vector<Report> write_reports(const fs::path& folder) {

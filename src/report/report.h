@@ -13,6 +13,9 @@ struct Report {
   std::vector<std::string> problems;  // parts that are missing or damaged, named in the page as well
 };
 
+// Prints a warning for every problem. For commands that have just written what the page shows.
+void warn_of_problems(const Report& report);
+
 // The report of `strata inspect`, in the same folder: inspect.json -> inspect.html. In a run's folder it also shows the
 // course of the training.
 Report write_inspect_report(const fs::path& json);

@@ -64,8 +64,8 @@ uint32_t crc32c(std::string_view bytes) {
 
 EventFile::EventFile(const fs::path& folder) {
   make_folder(folder);
-  path_ = folder / fmt::format("events.out.tfevents.{}.strata.{}", static_cast<int64_t>(now()), getpid());
-  out_.open(path_, std::ios::binary);
+  const auto name = fmt::format("events.out.tfevents.{}.strata.{}", static_cast<int64_t>(now()), getpid());
+  out_ = std::make_unique<AppendFile>(folder / name, AppendFile::Make::kIfMissing);
   std::string event = event_head(0);
   put_bytes(event, 3, "brain.Event:2");  // Event.file_version
   write_record(event);
@@ -79,9 +79,7 @@ void EventFile::write_record(const std::string& event) {
   put_bits(record, masked_crc(length));
   record += event;
   put_bits(record, masked_crc(event));
-  out_.write(record.data(), static_cast<std::streamsize>(record.size()));
-  out_.flush();
-  if (!out_) throw output_error("{}: could not be written; is the disk full?", path_.string());
+  out_->add(record);
 }
 
 void EventFile::add(const std::string& tag, int64_t step, double value) {

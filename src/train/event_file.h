@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
+#include <memory>
 #include <string>
 
 #include "util/file.h"
@@ -16,8 +16,7 @@ class EventFile {
 
  private:
   void write_record(const std::string& event);
-  fs::path path_;
-  std::ofstream out_;
+  std::unique_ptr<AppendFile> out_;
 };
 
 // CRC-32C (Castagnoli), the checksum of the records.

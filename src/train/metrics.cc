@@ -1,12 +1,5 @@
 #include "train/metrics.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-
 #include "data/lines.h"
 #include "util/error.h"
 #include "util/json.h"
@@ -35,24 +28,13 @@ MetricsLog::MetricsLog(const fs::path& folder, int64_t last_step, bool tensorboa
     if (numbered && line["step"] <= last_step) kept += line.dump() + "\n";
   }
   write_file(path_, kept);
-  descriptor_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
-  if (descriptor_ < 0) throw output_error("{}: could not write ({})", path_.string(), std::strerror(errno));
+  lines_ = std::make_unique<AppendFile>(path_, AppendFile::Make::kNever);
   if (tensorboard) events_ = std::make_unique<EventFile>(folder / "tensorboard");
 }
 
-MetricsLog::~MetricsLog() { close(descriptor_); }
-
 void MetricsLog::add(const Json& line) {
-  const std::string text = line.dump() + "\n";
-  for (std::string_view left = text; !left.empty();) {
-    const ssize_t written = write(descriptor_, left.data(), left.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0)
-      throw output_error("{}: could not write ({}); is the disk full?", path_.string(), std::strerror(errno));
-    left.remove_prefix(static_cast<size_t>(written));
-  }
-  struct stat facts = {};
-  if (fstat(descriptor_, &facts) != 0 || facts.st_nlink == 0)
+  lines_->add(line.dump() + "\n");
+  if (lines_->is_removed())
     throw output_error("{}: was removed while the run was going on; its files are lost, start it again",
                        path_.string());
   if (events_ == nullptr) return;

@@ -13,15 +13,11 @@ class MetricsLog {
   // Removes the lines of steps after `last_step`: a run that ended after its last checkpoint repeats those steps.
   MetricsLog(const fs::path& folder, int64_t last_step, bool tensorboard);
 
-  ~MetricsLog();
-  MetricsLog(const MetricsLog&) = delete;
-  MetricsLog& operator=(const MetricsLog&) = delete;
-
   void add(const Json& line);  // has "kind" and "step"; throws an output error, also if the file was removed
 
  private:
   fs::path path_;
-  int descriptor_ = -1;
+  std::unique_ptr<AppendFile> lines_;
   std::unique_ptr<EventFile> events_;
 };
 

@@ -2,6 +2,7 @@
 
 #include "data/task.h"
 #include "data/trees.h"
+#include "model/out_of_memory.h"
 #include "torch/run_on_device.h"
 #include "train/evaluate.h"
 #include "util/error.h"
@@ -39,6 +40,7 @@ SequenceModel make_model(const ModelCard& card) {
   try {
     return SequenceModel(card.config, card.shape);
   } catch (const c10::Error& error) {
+    throw_if_out_of_memory(error);
     throw usage_error("model: {}", error.what_without_backtrace());
   }
 }

@@ -1,9 +1,6 @@
 #include "util/digest.h"
 
 #include <algorithm>
-#include <fstream>
-
-#include "util/error.h"
 
 namespace strata {
 namespace {
@@ -26,12 +23,8 @@ nlohmann::ordered_json describe_folder(const fs::path& folder) {
 }  // namespace
 
 std::string sha256_of_file(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw data_error("{}: could not read", path.string());
   Sha256 digest;
-  std::string block(1 << 16, '\0');
-  while (in.read(block.data(), static_cast<std::streamsize>(block.size())) || in.gcount() > 0)
-    digest.update(std::string_view(block).substr(0, static_cast<size_t>(in.gcount())));
+  read_blocks(path, [&](std::string_view block) { digest.update(block); });
   return digest.hex();
 }
 

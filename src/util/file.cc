@@ -2,13 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -68,6 +68,7 @@ std::string unpack(const fs::path& path, const std::string& packed) {
   } reader;
   auto check = [&](la_ssize_t result) {
     if (result < 0) {
+      if (archive_errno(reader.handle) == ENOMEM) throw std::bad_alloc();
       const char* why = archive_error_string(reader.handle);
       throw data_error("{}: could not unpack ({}); is the file complete?", path.string(),
                        why != nullptr ? why : "it ends too early");
@@ -98,13 +99,30 @@ std::string unpack(const fs::path& path, const std::string&) {
 
 }  // namespace
 
-std::string read_raw_file(const fs::path& path) {
+void read_blocks(const fs::path& path, const std::function<void(std::string_view)>& work) {
   std::error_code error;
   if (fs::is_directory(path, error)) throw data_error("{}: expected a file, got a folder", path.string());
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw data_error("{}: could not open ({})", path.string(), std::strerror(errno));
-  std::string content{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (in.bad()) throw data_error("{}: could not read to the end ({})", path.string(), std::strerror(errno));
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) throw data_error("{}: could not open ({})", path.string(), std::strerror(errno));
+  struct Closer {
+    int descriptor;
+    ~Closer() { close(descriptor); }
+  } const closer{descriptor};
+  std::string block(1 << 16, '\0');
+  while (true) {
+    const ssize_t size = read(descriptor, block.data(), block.size());
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) throw data_error("{}: could not read to the end ({})", path.string(), std::strerror(errno));
+    if (size == 0) return;
+    work(std::string_view(block).substr(0, static_cast<size_t>(size)));
+  }
+}
+
+std::string read_raw_file(const fs::path& path) {
+  std::string content;
+  std::error_code error;
+  if (const auto size = fs::file_size(path, error); !error) content.reserve(size);
+  read_blocks(path, [&](std::string_view block) { content += block; });
   return content;
 }
 
@@ -142,6 +160,38 @@ void make_folder(const fs::path& path) {
   }
 }
 
+AppendFile::AppendFile(fs::path path, Make make) : path_(std::move(path)) {
+  const int flags = make == Make::kIfMissing ? O_CREAT : 0;
+  descriptor_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | flags, 0666);
+  if (descriptor_ < 0) fail(errno);
+}
+
+AppendFile::~AppendFile() { close(descriptor_); }
+
+void AppendFile::fail(int reason) const {
+  throw output_error("{}: could not write ({}); is the disk full?", path_.string(), std::strerror(reason));
+}
+
+void AppendFile::add(std::string_view entry) {
+  struct stat before = {};
+  if (fstat(descriptor_, &before) != 0) fail(errno);
+  while (!entry.empty()) {
+    const ssize_t written = write(descriptor_, entry.data(), entry.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      const int reason = errno;
+      if (ftruncate(descriptor_, before.st_size) != 0) fail(reason);  // readers leave out an entry that is cut
+      fail(reason);
+    }
+    entry.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+bool AppendFile::is_removed() const {
+  struct stat facts = {};
+  return fstat(descriptor_, &facts) != 0 || facts.st_nlink == 0;
+}
+
 uint32_t crc32_of(std::string_view bytes) {
   return static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
@@ -151,7 +201,11 @@ FolderLock::FolderLock(const fs::path& folder) {
   descriptor_ = open(path.c_str(), O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw output_error("{}: could not write ({})", path, std::strerror(errno));
   if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+    const int reason = errno;
     close(descriptor_);
+    if (reason != EWOULDBLOCK)
+      throw output_error("{}: could not lock ({}); choose a folder on another file system", path,
+                         std::strerror(reason));
     throw output_error("{}: another strata process uses this folder; wait for it, or choose another folder",
                        folder.string());
   }

@@ -51,6 +51,15 @@ def test_a_command_that_fails_keeps_its_own_message(run):
     assert done.returncode == 4 and "nowhere" in done.stderr and "standard output" not in done.stderr
 
 
+def test_the_message_is_the_last_line_of_a_log(home):
+    """What was printed before comes first, also when both streams go to one file, as in a comparison."""
+    (home / "run/report.html/inside").mkdir(parents=True)
+    with open("log", "w") as log:
+        done = subprocess.run([STRATA, "train", *TINY, "--steps", "2", "--folder", "run", "--quiet"], stdout=log, stderr=log)
+    lines = open("log").read().splitlines()
+    assert done.returncode == 4 and lines[-1].startswith("strata: run/report.html: could not rename") and "accuracy" in "".join(lines[:-1])
+
+
 def test_commands_on_pretrained_models(home):
     if "embed" not in strata("--help"):
         pytest.skip("this build has no embed")

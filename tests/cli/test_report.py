@@ -103,6 +103,13 @@ def test_rebuilding_gives_the_same_page(folders, tmp_path):
     assert [(tmp_path / "run" / name).read_bytes() for name in ("inspect.html", "report.html")] == before
 
 
+def test_a_comparison_writes_the_missing_page_of_a_run(folders, tmp_path):
+    shutil.copytree(folders / "compare", tmp_path / "compare")
+    (tmp_path / "compare/flat-seed1/report.html").unlink()
+    strata("report", tmp_path / "compare")
+    assert page(tmp_path / "compare/flat-seed1/report.html")["kind"] == "train"
+
+
 def test_missing_and_damaged_parts_are_named(folders, tmp_path):
     shutil.copytree(folders / "compare", tmp_path / "compare")
     (tmp_path / "compare/flat-seed1/result.json").unlink()

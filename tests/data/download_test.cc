@@ -128,6 +128,16 @@ TEST_F(Downloads, GoesOnWhereItWasCutOff) {
   EXPECT_EQ(last_total, 300000);
 }
 
+TEST_F(Downloads, AFullDiskKeepsWhatFits) {
+  const std::string message = error_on_full_disk(100000, [&] {
+    download({"imdb", server->url("/data.bin"), kSha}, target(), [](int64_t, int64_t) {});
+  });
+  EXPECT_SAYS(message, "data.bin.part: could not write (File too large)");
+  EXPECT_EQ(slurp(part()), content->substr(0, 100000));
+  EXPECT_EQ(fetch("/data.bin"), "");
+  EXPECT_EQ(slurp(target()), *content);
+}
+
 TEST_F(Downloads, TheMessageOfACutSaysHowToGoOn) {
   const std::string message = fetch("/cut/10/data.bin");
   EXPECT_SAYS(message, "the part received is kept in " + part().string());

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -83,6 +85,20 @@ std::string error_of(ExitCode code, Work&& work) {
     return error.what();
   }
   return "no error";
+}
+
+// The message of an output error of `work` where files may not grow beyond a limit, as on a full disk.
+template <class Work>
+std::string error_on_full_disk(rlim_t most, Work&& work) {
+  rlimit before = {};
+  EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {most, before.rlim_max};
+  std::signal(SIGXFSZ, SIG_IGN);
+  EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string message = error_of(ExitCode::kOutput, work);
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, SIG_DFL);
+  return message;
 }
 
 // Byte tokens as text.

@@ -63,7 +63,9 @@ TEST(Digest, FilesAndFoldersAreDescribed) {
 }
 
 TEST(Digest, AFileThatIsNotThere) {
-  EXPECT_SAYS(error_of(ExitCode::kData, [] { sha256_of_file("/nowhere/file"); }), "/nowhere/file: could not read");
+  EXPECT_SAYS(error_of(ExitCode::kData, [] { sha256_of_file("/nowhere/file"); }),
+              "/nowhere/file: could not open (No such file or directory)");
+  EXPECT_SAYS(error_of(ExitCode::kData, [] { sha256_of_file("/proc/self/mem"); }), "could not read to the end");
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include "util/file.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,21 +28,35 @@ TEST(Files, WritesAreWholeOrNot) {
   EXPECT_EQ(slurp(path), "{\n  \"b\": 1,\n  \"a\": [\n    1,\n    2\n  ]\n}\n");
 }
 
-// As on a full disk: files may not grow beyond a limit.
 TEST(Files, AFullDiskKeepsTheOldContent) {
   const TempFolder folder;
   const fs::path path = folder.write("a", "old");
-  rlimit before = {};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const rlimit small = {1000, before.rlim_max};
-  std::signal(SIGXFSZ, SIG_IGN);
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const std::string message = error_of(ExitCode::kOutput, [&] { write_file(path, std::string(100000, 'x')); });
-  setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, SIG_DFL);
+  const std::string message = error_on_full_disk(1000, [&] { write_file(path, std::string(100000, 'x')); });
   EXPECT_SAYS(message, "a: could not write (File too large)");
   EXPECT_EQ(slurp(path), "old");
   EXPECT_EQ(names_in(folder.path()), Names{"a"});
+}
+
+TEST(Files, AppendedEntriesAreWholeOrNot) {
+  const TempFolder folder;
+  const fs::path path = folder.path() / "log";
+  EXPECT_SAYS(error_of(ExitCode::kOutput, [&] { AppendFile(path, AppendFile::Make::kNever); }), "No such file");
+  AppendFile file(path, AppendFile::Make::kIfMissing);
+  file.add("one\n");
+  const std::string message = error_on_full_disk(10, [&] { file.add("twice as long\n"); });  // six bytes fit
+  EXPECT_SAYS(message, "log: could not write (File too large)");
+  EXPECT_EQ(slurp(path), "one\n");
+  file.add("three\n");
+  EXPECT_EQ(slurp(path), "one\nthree\n");
+  EXPECT_FALSE(file.is_removed());
+  fs::remove(path);
+  EXPECT_TRUE(file.is_removed());
+}
+
+// The first page of a process cannot be read.
+TEST(Files, AFileThatCannotBeRead) {
+  EXPECT_SAYS(error_of(ExitCode::kData, [] { read_raw_file("/proc/self/mem"); }),
+              "/proc/self/mem: could not read to the end (Input/output error)");
 }
 
 TEST(Files, PartNames) {
