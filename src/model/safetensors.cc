@@ -36,7 +36,9 @@ const std::vector<std::pair<const char*, at::ScalarType>>& type_names() {
 }
 
 std::string in_quotes(const std::string& name) {
-  return "\"" + name.substr(0, kMaxName) + (name.size() > kMaxName ? "...\"" : "\"");
+  std::string text = "\"";
+  text.append(name, 0, kMaxName);
+  return text.append(name.size() > kMaxName ? "...\"" : "\"");
 }
 std::string named(const std::string& name) { return "tensor " + in_quotes(name); }
 
