@@ -111,6 +111,16 @@ TEST_F(Unpack, OtherFiles) {
   EXPECT_SAYS(refusal("imdb", pack("only")), "aclImdb/test/pos");
 }
 
+// Holes cost nothing in an archive: two small ones could take all the memory.
+TEST_F(Unpack, FilesOfHoles) {
+  for (const char* name : {"aclImdb/train/pos/1_9.txt", "aclImdb/train/pos/2_9.txt", "aclImdb/test/pos/1_9.txt"})
+    fs::resize_file(folder.write(name, "x"), 140 << 20);
+  const std::string at = folder.path().string();
+  ASSERT_EQ(std::system(fmt::format("tar -C '{}' -Sczf '{}/holes.tar.gz' aclImdb", at, at).c_str()), 0);
+  EXPECT_LT(fs::file_size(folder.path() / "holes.tar.gz"), 10000u);
+  EXPECT_SAYS(refusal("imdb", folder.path() / "holes.tar.gz"), "expected at most 256 MB in this archive, got more");
+}
+
 TEST_F(Unpack, CutOffArchive) {
   std::string text;
   for (int i = 0; i < 40000; ++i) text += static_cast<char>('a' + i * i % 23);
