@@ -35,10 +35,12 @@ const std::vector<std::pair<const char*, at::ScalarType>>& type_names() {
   return names;
 }
 
-std::string in_quotes(const std::string& name) {
-  return "\"" + name.substr(0, kMaxName) + (name.size() > kMaxName ? "...\"" : "\"");
+std::string in_quotes(std::string before, const std::string& name) {
+  before += '"';
+  before.append(name, 0, kMaxName);
+  return before += name.size() > kMaxName ? "...\"" : "\"";
 }
-std::string named(const std::string& name) { return "tensor " + in_quotes(name); }
+std::string named(const std::string& name) { return in_quotes("tensor ", name); }
 
 struct Entry {
   std::string name;
@@ -59,7 +61,7 @@ Entry parse_entry(const std::string& name, const json& value, uint64_t data_byte
   }
   const auto& names = type_names();
   const auto type = std::find_if(names.begin(), names.end(), [&](const auto& n) { return value["dtype"] == n.first; });
-  if (type == names.end()) fail(named(name) + " has the unknown dtype " + in_quotes(value["dtype"].get<std::string>()));
+  if (type == names.end()) fail(named(name) + in_quotes(" has the unknown dtype ", value["dtype"].get<std::string>()));
   entry.type = type->second;
   for (const json& offset : value["data_offsets"]) {
     if (!offset.is_number_unsigned()) fail(named(name) + ": expected data offsets that are natural numbers");
@@ -110,7 +112,7 @@ json parse_header(const std::string& header, const Fail& fail) {
   if (!parsed.is_object()) fail("its header is not a JSON object");
   std::sort(seen.begin(), seen.end());
   const auto twice = std::adjacent_find(seen.begin(), seen.end());
-  if (twice != seen.end()) fail("the name " + in_quotes(*twice) + " appears twice");
+  if (twice != seen.end()) fail(in_quotes("the name ", *twice) + " appears twice");
   return parsed;
 }
 
@@ -229,7 +231,7 @@ Contents read_contents(const std::string& path, std::ifstream& in) {
     }
     if (!value.is_object()) fail("its __metadata__ is not an object");
     for (const auto& [key, item] : value.items()) {
-      if (!item.is_string()) fail("its __metadata__ entry " + in_quotes(key) + " is not a string");
+      if (!item.is_string()) fail(in_quotes("its __metadata__ entry ", key) + " is not a string");
       if (key != kDigestKey) {
         contents.metadata[key] = item.get<std::string>();
       } else if (contents.stored.empty()) {
@@ -270,7 +272,7 @@ SafetensorsFile load_safetensors(const std::string& path, DigestCheck check) {
   for (const Entry& entry : contents.entries) {
     Tensor tensor = torch::empty(entry.shape, entry.type);
     if (!in.read(static_cast<char*>(tensor.data_ptr()), static_cast<std::streamsize>(tensor.nbytes()))) {
-      refuse(path, "the data of " + named(entry.name) + " is cut off");
+      refuse(path, in_quotes("the data of tensor ", entry.name) + " is cut off");
     }
     if (!contents.stored.empty() && check != DigestCheck::kSkip) contents.digest.update(bytes_of(tensor));
     file.tensors.emplace_back(entry.name, tensor);
