@@ -90,13 +90,14 @@ void get(const State& state) {
   if (!state.url.empty()) source.url = state.url;
   if (!state.digest.empty()) source.digest = state.digest;
   const fs::path folder = cache_folder() / source.task;
+  const fs::path archive = folder.string() + ".tar.gz";
   if (const SetState there = check_set(folder, false); there.present && there.problems.empty() && !state.again) {
     Progress().note("already in the cache; --again downloads it again");
+    fs::remove(archive);  // if it could not be removed before
     fmt::print("{}\n", folder.string());
     return;
   }
   make_folder(folder.parent_path());
-  const fs::path archive = folder.string() + ".tar.gz";
   Progress progress;
   if (!fs::exists(archive)) {
     const Clock clock(0);

@@ -76,22 +76,26 @@ def disturb_all(command: Command, args: argparse.Namespace, base: pathlib.Path, 
 def kill_all(command: Command, args: argparse.Namespace, base: pathlib.Path, cache: pathlib.Path, pool: concurrent.futures.Executor) -> dict:
     """Kills until the number of kills is reached, half of them of train, half of compare."""
     table: collections.Counter[str] = collections.Counter()
+    middle: collections.Counter[str] = collections.Counter()
     findings: list[str] = []
     counter = Counter("kills", args.kills)
     seed = args.seed
     for scenario in kills.RUNS:
         if not is_chosen(scenario, args.only):
             continue
-        whole, seconds = kills.whole_run(command, scenario, base, cache)
+        # As many at a time as will be killed, so that the moments are spread over the whole of a run.
+        wholes = list(pool.map(lambda one: kills.whole_run(command, one, base, cache), [scenario] * args.jobs))
+        whole, seconds = wholes[0][0], max(seconds for _, seconds in wholes)
         while table[scenario.name] < args.kills / len(kills.RUNS):
             batch = [pool.submit(kills.kill_until_done, command, whole, seconds, seed + i, cache, base) for i in range(args.jobs)]
             seed += args.jobs
             for future in batch:
                 killed = future.result()
                 table[killed.name] += killed.kills
+                middle[killed.name] += killed.in_the_middle
                 findings += [f"{killed.name}: {line}" for line in killed.findings]
                 counter.add(killed.kills, len(killed.findings))
-    return {"kills": table, "kill_findings": findings}
+    return {"kills": table, "kills_in_the_middle": middle, "kill_findings": findings}
 
 
 def print_table(result: dict) -> None:
@@ -99,7 +103,8 @@ def print_table(result: dict) -> None:
     print(f"{'command':<18}" + "".join(f"{kind:>10}" for kind in kinds) + f"{'all':>8}")
     for name, row in result["faults"].items():
         print(f"{name:<18}" + "".join(f"{row[kind] or '':>10}" for kind in kinds) + f"{sum(row.values()):>8}")
-    print(", ".join(f"{count} kills of {name}" for name, count in result["kills"].items()) or "no kills")
+    print(", ".join(f"{count} kills of {name}, {result['kills_in_the_middle'][name]} between its first checkpoint and its result"
+                    for name, count in result["kills"].items()) or "no kills")
     for line, faults in result["findings"].items():
         print(f"FINDING {line}\n        at {'; '.join(faults[:6])}{f' and {len(faults) - 6} more' if len(faults) > 6 else ''}")
     for line in result["kill_findings"]:

@@ -27,6 +27,7 @@ RUNS = [Scenario("train", TRAIN, next_args=go_on_training(TRAIN)), Scenario("com
 class Killed:
     name: str
     kills: int
+    in_the_middle: int  # of them, those that came when a first checkpoint was written and the result was not
     findings: list[str]
 
 
@@ -61,7 +62,7 @@ def kill_all(case: pathlib.Path, parent: subprocess.Popen[str], only_parent: boo
 
 def whole_run(command: Command, scenario: Scenario, base: pathlib.Path, cache: pathlib.Path) -> tuple[Whole, float]:
     """The result of a run that nobody disturbed, and its seconds."""
-    case = base / f"whole_{scenario.name}"
+    case = pathlib.Path(tempfile.mkdtemp(prefix="whole-", dir=base)).resolve() / "case"
     case.mkdir()
     start = time.monotonic()
     done = command.run(scenario.args, case, cache)
@@ -78,6 +79,7 @@ def kill_until_done(command: Command, whole: Whole, seconds: float, seed: int, c
     case.mkdir()
     findings: list[str] = []
     moments: list[str] = []
+    in_the_middle = 0
     while True:
         moment, only_parent = dice.uniform(0, seconds), dice.random() < 0.5
         args = whole.scenario.next(case)
@@ -92,6 +94,7 @@ def kill_until_done(command: Command, whole: Whole, seconds: float, seed: int, c
                 raise
             moments.append(f"{moment:.3f}{' (parent)' if only_parent else ''}")
         kill_all(case, running, only_parent)
+        in_the_middle += any(not (path.parent / "result.json").exists() for path in case.rglob("last.safetensors"))
         findings += [f"half-written: {line}" for line in folders.damaged_files(case, cut_end=True)]
     if running.returncode != 0:
         findings.append(f"strata {' '.join(args)} ends with {running.returncode}: {message}")
@@ -101,4 +104,4 @@ def kill_until_done(command: Command, whole: Whole, seconds: float, seed: int, c
         findings = [f"{line} (seed {seed}, killed after {', '.join(moments)} s, in {case})" for line in findings]
     else:
         shutil.rmtree(folder)
-    return Killed(whole.scenario.name, len(moments), findings)
+    return Killed(whole.scenario.name, len(moments), in_the_middle, findings)

@@ -310,8 +310,13 @@ int posix_memalign(void** result, size_t alignment, size_t size) {
 // glibc's streams write by a function that cannot be replaced. A stream to a file under the folder (the log of a run of
 // `compare`) gets another one.
 static ssize_t write_to(void* descriptor, const char* bytes, size_t size) {
-  const ssize_t written = write((int)(intptr_t)descriptor, bytes, size);
-  return written < 0 ? 0 : written;  // as fopencookie wants it
+  size_t done = 0;
+  while (done < size) {  // as glibc's own function does
+    const ssize_t written = write((int)(intptr_t)descriptor, bytes + done, size - done);
+    if (written < 0) break;
+    done += (size_t)written;
+  }
+  return (ssize_t)done;
 }
 static FILE* hooked_stream(FILE* stream, int descriptor, int buffering) {
   char path[PATH_MAX];

@@ -125,10 +125,15 @@ def judge_end(outcome: Outcome, fault: Fault, case: pathlib.Path) -> list[str]:
     return found
 
 
-def judge_left(whole: Whole, fault: Fault, case: pathlib.Path) -> list[str]:
+def is_cleaning(fault: Fault, outcome: Outcome) -> bool:
+    """Whether the call that failed was to remove something temporary. That stays then, until the next run."""
+    return fault.kind == "unlink" or (fault.kind == "read_open" and folders.PART.search(outcome.path) is not None)
+
+
+def judge_left(whole: Whole, case: pathlib.Path, strays_allowed: bool) -> list[str]:
     """What a disturbed command left."""
     found = [f"half-written: {line}" for line in folders.damaged_files(case)]
-    if fault.kind != "unlink":
+    if not strays_allowed:
         found += [f"stray: {name}" for name in folders.stray_names(case)]
     names = {folders.relative_name(path, case) for path in folders.files_in(case)}
     before = {folders.relative_name(path, whole.template) for path in folders.files_in(whole.template)}
@@ -171,9 +176,9 @@ def judge_next(command: Command, whole: Whole, case: pathlib.Path, cache: pathli
     return found
 
 
-def is_told(outcome: Outcome, fault: Fault) -> bool:
-    """A page shows what could be read, and names what could not. The command says so, too."""
-    told = outcome.stdout + outcome.stderr
+def is_told(outcome: Outcome, fault: Fault, case: pathlib.Path) -> bool:
+    """A page shows what could be read, and names what could not. The command says so, too; a run of a comparison in its log."""
+    told = outcome.stdout + outcome.stderr + "".join(path.read_text() for path in case.glob("*/*/log.txt"))
     return outcome.fired and fault.kind in READING and fault.reason() in told and pathlib.Path(outcome.path).name in told
 
 
@@ -189,13 +194,13 @@ def disturb(command: Command, whole: Whole, fault: Fault, cache: pathlib.Path, b
         findings = judge_end(outcome, fault, case)
         if outcome.code == 0:
             result = judge_result(whole, case, outcome.stdout, "it says that all is well" if outcome.fired else "untouched",
-                                  strays_allowed=fault.kind == "unlink")
-            findings += [line for line in result if not (line.endswith(".html differs") and is_told(outcome, fault))]
+                                  strays_allowed=is_cleaning(fault, outcome))
+            findings += [line for line in result if not (line.endswith(".html differs") and is_told(outcome, fault, case))]
         else:
             if not outcome.fired:
                 findings.append(f"fails without a fault: {outcome.stderr[-500:]}")
-            findings += judge_left(whole, fault, case)
-        if outcome.code != 0 or (outcome.fired and fault.kind == "unlink"):
+            findings += judge_left(whole, case, is_cleaning(fault, outcome))
+        if outcome.code != 0 or (outcome.fired and is_cleaning(fault, outcome)):
             findings += judge_next(command, whole, case, own_cache)
     except subprocess.TimeoutExpired as error:
         return Judgement(fault, True, [f"hangs: {error}"], -1)
