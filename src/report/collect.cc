@@ -12,12 +12,6 @@
 namespace strata {
 namespace {
 
-// False also for a name that the file system refuses.
-bool is_there(const fs::path& path) {
-  std::error_code refused;
-  return fs::exists(path, refused);
-}
-
 // A file's content, or null and a line in `problems`.
 Json read_part(const fs::path& path, const std::string& missing, Json& problems) {
   const std::string name = (path.parent_path().filename() / path.filename()).string();
@@ -114,7 +108,7 @@ Json collect_inspect(const fs::path& json) {
                {"title", fmt::format("Inspection of {}", inspected.contains("model") && inspected["model"].is_string()
                                                              ? inspected["model"].get<std::string>()
                                                              : json.string())}};
-  if (fs::exists(folder / "metrics.jsonl")) page["metrics"] = read_course(folder, 400, problems);
+  if (is_there(folder / "metrics.jsonl")) page["metrics"] = read_course(folder, 400, problems);
   page["problems"] = problems;
   page["inspect"] = std::move(inspected);
   return page;

@@ -93,13 +93,13 @@ Report write_compare_report(const fs::path& folder) {
   const Json page = collect_compare(folder);
   for (const Json& run : page.at("runs")) {  // a run that has a result is not started again to write its page
     const fs::path path = folder / run.at("name").get<std::string>();
-    if (fs::exists(path / "result.json") && !fs::exists(path / "report.html")) write_train_report(path);
+    if (is_there(path / "result.json") && !is_there(path / "report.html")) write_train_report(path);
   }
   return write_page(folder / "report.html", page);
 }
 
 std::vector<Report> write_reports(const fs::path& folder) {
-  auto has = [&](const char* name) { return fs::exists(folder / name); };
+  auto has = [&](const char* name) { return is_there(folder / name); };
   std::vector<Report> reports;
   if (has("compare.json") || has("results.json")) {
     reports.push_back(write_compare_report(folder));

@@ -126,6 +126,11 @@ std::string read_raw_file(const fs::path& path) {
   return content;
 }
 
+bool is_there(const fs::path& path) {
+  std::error_code refused;
+  return fs::exists(path, refused);
+}
+
 std::string read_file(const fs::path& path) {
   std::string content = read_raw_file(path);
   if (starts_with_any(content, {kGzip})) return unpack_gzip(path, content);

@@ -12,6 +12,8 @@ namespace strata {
 
 namespace fs = std::filesystem;
 
+bool is_there(const fs::path& path);  // false also for a name that the file system refuses
+
 // The content of a file; .gz, .xz, .zst and .bz2 files are unpacked. Throws a data error.
 std::string read_file(const fs::path& path);
 std::string read_raw_file(const fs::path& path);  // without unpacking
