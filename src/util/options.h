@@ -67,7 +67,7 @@ class OptionTable {
   void check_task(const std::string& task) const;
 
  private:
-  struct Source {  // of many values
+  struct Source {                                 // of many values
     std::string name;                             // of a file or a record
     const std::map<std::string, int64_t>* lines;  // of its keys (util/config_file.h); null: unknown
     bool keep_given;                              // options that were given keep their values
