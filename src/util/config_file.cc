@@ -140,6 +140,8 @@ std::string json_place(const std::string& text, const std::string& where) {
   } catch (const Json::parse_error& error) {
     const auto end = text.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, text.size()));
     return fmt::format("{}: line {}", where, 1 + std::count(text.begin(), end, '\n'));
+  } catch (const Json::exception&) {  // a number that no double holds; where it stands is not told
+    return where;
   }
 }
 

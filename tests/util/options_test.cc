@@ -241,6 +241,8 @@ TEST_F(Options, LinesOfFiles) {
   EXPECT_SAYS(load_refusal("run.json", "{\"rate\": 1,\n\"a\": {\"b\": {\n\"rate\": 2}}}"),
               "run.json: line 3: rate: set twice");
   EXPECT_SAYS(load_refusal("run.json", "{\"rate\": 1,\n\"name\": }"), "run.json: line 2: expected a JSON object");
+  EXPECT_SAYS(load_refusal("run.json", "{\"rate\": 1e999}"),
+              "run.json: expected a JSON object of options, got invalid");
   if (!reads_toml()) GTEST_SKIP() << "this build has no toml++";
   EXPECT_SAYS(load_refusal("run.toml", "sizes = [\n1,\n2]\n[a.b]\nkind = 'ful'\n"),
               "run.toml: line 5: kind: expected one");
