@@ -51,7 +51,7 @@ asan: ## Test the core under the address and undefined-behaviour sanitizers
 	@cmake --build --preset asan -j $(JOBS)
 	@ctest --preset asan -j $(JOBS)
 
-asan-torch: ## Test all layers, torch and the command included, under these sanitizers (20 minutes on 2 cores)
+asan-torch: ## Test all layers, torch and the command included, under these sanitizers
 	@tools/setup.sh test
 	@$(call configure,asan-torch)
 	@cmake --build --preset asan-torch -j $(JOBS)
@@ -68,7 +68,7 @@ build-fuzz:
 	@$(call configure,fuzz)
 	@cmake --build --preset fuzz -j $(JOBS) --target fuzz
 
-faults-short: build ## A selection of `make faults`, about two minutes
+faults-short: build ## A selection of `make faults`, a few minutes
 	@tools/setup.sh test
 	@/usr/bin/python3 tests/faults/faults.py build/release/bin/strata
 

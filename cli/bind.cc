@@ -77,6 +77,21 @@ void bind_command(CLI::App& command, OptionTable& table, std::function<void()> r
   });
 }
 
+std::vector<const CLI::App*> commands_below(const CLI::App& above) {
+  return above.get_subcommands([](const CLI::App*) { return true; });
+}
+
+const CLI::App& find_command(const CLI::App& above, const std::string& word) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : commands_below(above)) {
+    if (command->get_name() == word) return *command;
+    names.push_back(command->get_name());
+  }
+  throw usage_error("{}: unknown command{}; {}", shown(word), suggestion(word, names),
+                    names.empty() ? fmt::format("{} has no commands of its own", above.get_name())
+                                  : fmt::format("the commands are {}", fmt::join(names, ", ")));
+}
+
 std::string examples(const std::string& lines) { return "Examples:\n" + lines; }
 
 }  // namespace strata

@@ -20,6 +20,10 @@ struct Binding {
 // none. When the command is parsed, all options are set and checked, then `run` is called. The table must not move.
 void bind_command(CLI::App& command, OptionTable& table, std::function<void()> run, const Binding& binding = {});
 
+// The command of that name directly below another one. Throws a usage error that names the nearest.
+const CLI::App& find_command(const CLI::App& above, const std::string& word);
+std::vector<const CLI::App*> commands_below(const CLI::App& above);
+
 std::string examples(const std::string& lines);  // a footer for the help
 
 }  // namespace strata

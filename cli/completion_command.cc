@@ -46,10 +46,6 @@ std::vector<std::string> choices_of(const std::string& type) {
   return named ? std::vector<std::string>() : split(type, '|');
 }
 
-std::vector<const CLI::App*> nested_in(const CLI::App& app) {
-  return app.get_subcommands([](const CLI::App*) { return true; });
-}
-
 // The command and those below it, each with the path of the one above.
 void collect(const CLI::App& app, const std::string& path, std::vector<Command>& commands) {
   Command command = {path, app.get_description(), {}, {}, {}};
@@ -61,12 +57,12 @@ void collect(const CLI::App& app, const std::string& path, std::vector<Command>&
                                type == "FILE" || type == "FOLDER", choices_of(type)});
     }
   }
-  for (const CLI::App* one : nested_in(app)) command.nested.push_back(one->get_name());
+  for (const CLI::App* one : commands_below(app)) command.nested.push_back(one->get_name());
   if (path == "help") {
-    for (const CLI::App* one : nested_in(*app.get_parent())) command.words.push_back(one->get_name());
+    for (const CLI::App* one : commands_below(*app.get_parent())) command.words.push_back(one->get_name());
   }
   commands.push_back(command);
-  for (const CLI::App* one : nested_in(app))
+  for (const CLI::App* one : commands_below(app))
     collect(*one, path.empty() ? one->get_name() : path + " " + one->get_name(), commands);
 }
 

@@ -29,7 +29,9 @@ void run(State& state) {
   fs::path page;
   if (!state.output.empty()) {
     write_json(state.output, result);
-    page = write_eval_report(state.output).path;
+    const Report report = write_eval_report(state.output);
+    warn_of_problems(report);
+    page = report.path;
   }
   if (state.json) return fmt::print("{}\n", result.dump());
   fmt::print("{}, {} rows: accuracy {:.2f}%, loss {:.4f}", shown_split(result["split"]), result["rows"].get<int64_t>(),

@@ -1,9 +1,7 @@
 #include <fmt/format.h>
 
+#include "bind.h"
 #include "commands.h"
-#include "util/error.h"
-#include "util/options.h"
-#include "util/text.h"
 
 namespace strata {
 
@@ -15,18 +13,9 @@ void add_help_command(CLI::App& app) {
     const CLI::App* found = &app;
     std::string path;
     for (const std::string& word : *words) {
-      std::vector<std::string> names;
-      const CLI::App* next = nullptr;
-      for (const CLI::App* one : found->get_subcommands([](const CLI::App*) { return true; })) {
-        names.push_back(one->get_name());
-        if (one->get_name() == word) next = one;
-      }
-      if (next == nullptr)
-        throw usage_error("{}: unknown command{}; {}", shown(word), suggestion(word, names),
-                          names.empty() ? fmt::format("{} has no commands of its own", found->get_name())
-                                        : fmt::format("the commands are {}", fmt::join(names, ", ")));
+      const CLI::App& next = find_command(*found, word);
       path += (path.empty() ? "" : " ") + found->get_name();
-      found = next;
+      found = &next;
     }
     // The application would give the help of the command that is running, which is this one.
     fmt::print("{}", found == &app ? app.get_formatter()->make_help(&app, app.get_name(), CLI::AppFormatMode::Normal)

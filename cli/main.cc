@@ -36,15 +36,6 @@ constexpr const char* kFooter =
 
 constexpr const char* kOutOfMemory = "out of memory; try a smaller --batch or --length";
 
-// The message of CLI11 would not name the wrong word.
-void check_command(const CLI::App& app, const std::string& word) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
-  if (word[0] == '-' || std::find(names.begin(), names.end(), word) != names.end()) return;
-  throw strata::usage_error("{}: unknown command{}; the commands are {}", strata::shown(word),
-                            strata::suggestion(word, names), fmt::join(names, ", "));
-}
-
 // Applies the settings this machine needs (strata/host.h). Commands that compute also limit how long waiting OpenMP
 // threads spin: with the default, a training step takes forty times as long when another program uses the same core.
 void settle(const std::string& command, char** argv) {
@@ -94,7 +85,7 @@ int run(int argc, char** argv) {
     if (argc == 1) {
       fmt::print("{}", app.help());
     } else {
-      check_command(app, argv[1]);
+      if (argv[1][0] != '-') strata::find_command(app, argv[1]);  // the message of CLI11 would not name the wrong word
       app.parse(argc, argv);
     }
   } catch (const CLI::ParseError& error) {

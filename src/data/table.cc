@@ -88,6 +88,8 @@ bool is_number(const std::string& column) {
 void check_content(TableRow& row) {
   if (row.problem.empty() && row.label.empty()) row.problem = "the label is empty";
   if (row.problem.empty() && row.text.empty()) row.problem = "the text is empty";
+  if (row.problem.empty() && !is_utf8(row.label))
+    row.problem = "expected a label in UTF-8, got " + shown(row.label) + "; convert the file";
 }
 
 // How often an object has a key. The parser would take the last one without a word.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "util/text.h"
+
 namespace strata {
 namespace {
 
@@ -58,7 +60,9 @@ std::vector<Token> WordVocabulary::encode(std::string_view text) const {
 std::vector<std::string> common_words(const Dataset& bytes, int64_t most) {
   std::unordered_map<std::string, int64_t> counts;
   for (int64_t row = 0; row < bytes.size(); ++row) {
-    for (std::string& word : split_words(text_of(bytes.row(row)))) ++counts[std::move(word)];
+    for (std::string& word : split_words(text_of(bytes.row(row)))) {
+      if (is_utf8(word)) ++counts[std::move(word)];  // others, such as one that was cut, are unknown words
+    }
   }
   std::vector<std::pair<std::string, int64_t>> sorted(counts.begin(), counts.end());
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {

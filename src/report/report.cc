@@ -107,11 +107,12 @@ std::vector<Report> write_reports(const fs::path& folder) {
     reports.push_back(write_train_report(folder));
   }
   if (has("inject.json")) reports.push_back(write_inject_report(folder / "inject.json"));
+  if (has("eval.json")) reports.push_back(write_eval_report(folder / "eval.json"));
   if (has("inspect.json")) reports.push_back(write_inspect_report(folder / "inspect.json"));
   if (reports.empty()) {
     throw output_error(
-        "{}: expected the folder of a run, a comparison or an injection, with run.json, compare.json, inspect.json or "
-        "inject.json in it",
+        "{}: expected the folder of a run, a comparison or an injection, with run.json, compare.json, eval.json, "
+        "inspect.json or inject.json in it",
         folder.string());
   }
   return reports;

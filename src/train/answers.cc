@@ -30,17 +30,19 @@ std::string row_text(const TaskData& data, std::span<const Token> tokens) {
   return shown(text, kMostBytes);
 }
 
-// confusion: counts of (label, predicted), a row per label
-Json describe_classes(const std::vector<std::vector<int64_t>>& confusion, const std::vector<std::string>& labels) {
-  const size_t count = labels.size();
+Json describe_classes(const std::vector<Answer>& answers, const std::vector<std::string>& labels) {
+  struct Counts {
+    int64_t rows = 0, predicted = 0, right = 0;
+  };
+  std::vector<Counts> counts(labels.size());
+  for (const Answer& answer : answers) {
+    ++counts[answer.label].rows;
+    ++counts[answer.predicted].predicted;
+    counts[answer.label].right += answer.label == answer.predicted;
+  }
   Json classes = Json::array();
-  for (size_t c = 0; c < count; ++c) {
-    int64_t rows = 0, predicted = 0;
-    for (size_t other = 0; other < count; ++other) {
-      rows += confusion[c][other];
-      predicted += confusion[other][c];
-    }
-    const int64_t right = confusion[c][c];
+  for (size_t c = 0; c < labels.size(); ++c) {
+    const auto [rows, predicted, right] = counts[c];
     classes.push_back({{"label", labels[c]},
                        {"rows", rows},
                        {"predicted", predicted},
@@ -49,6 +51,12 @@ Json describe_classes(const std::vector<std::vector<int64_t>>& confusion, const 
                        {"f1", ratio(2 * right, rows + predicted)}});
   }
   return classes;
+}
+
+std::vector<std::vector<int64_t>> confusion_of(const std::vector<Answer>& answers, size_t classes) {
+  std::vector<std::vector<int64_t>> confusion(classes, std::vector<int64_t>(classes, 0));
+  for (const Answer& answer : answers) ++confusion[answer.label][answer.predicted];
+  return confusion;
 }
 
 Json worst_errors(const std::vector<Answer>& answers, const TaskData& data, const Dataset& split) {
@@ -79,11 +87,8 @@ Json worst_errors(const std::vector<Answer>& answers, const TaskData& data, cons
 }  // namespace
 
 Json describe_answers(const std::vector<Answer>& answers, const TaskData& data, const Dataset& split) {
-  const size_t count = data.labels.size();
-  std::vector<std::vector<int64_t>> confusion(count, std::vector<int64_t>(count, 0));
-  for (const Answer& answer : answers) ++confusion[answer.label][answer.predicted];
-  Json described = {{"classes", describe_classes(confusion, data.labels)}};
-  if (count <= kMostClasses) described["confusion"] = confusion;
+  Json described = {{"classes", describe_classes(answers, data.labels)}};
+  if (data.labels.size() <= kMostClasses) described["confusion"] = confusion_of(answers, data.labels.size());
   described["worst"] = worst_errors(answers, data, split);
   return described;
 }

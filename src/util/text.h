@@ -1,4 +1,4 @@
-// Text that others wrote, in messages.
+// Text that others wrote.
 #pragma once
 
 #include <string>
@@ -6,6 +6,8 @@
 #include <vector>
 
 namespace strata {
+
+bool is_utf8(std::string_view text);
 
 // `text` for a terminal: control characters and bytes that are not UTF-8 become \xHH. A text of more than `most` bytes
 // is cut, and its length is told.

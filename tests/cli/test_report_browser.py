@@ -166,6 +166,27 @@ def test_legend_toggles_series(browser, folders):
     quiet(browser)
 
 
+def test_legends_show_the_lines_as_they_are_drawn(browser, folders):
+    open_page(browser, folders / PAGES["compare"])
+    drawn = browser.execute_script("""
+      const figure = [...document.querySelectorAll("#curves figure")].find(one => one.querySelector(".legend path"));
+      return Chart.getChart(figure.querySelector("canvas")).data.datasets.map((dataset, i) => {
+        const line = figure.querySelectorAll(".legend .swatch path")[i];
+        return [dataset.borderDash.join(" "), line.getAttribute("stroke-dasharray"), dataset.borderColor, line.getAttribute("stroke")];
+      });""")
+    assert len(drawn) == 4 and len({dash for dash, _, _, _ in drawn}) == 2
+    assert all(dash == shown and colour == ink for dash, shown, colour, ink in drawn)
+
+
+def test_comparisons_show_the_validation_scores(browser, folders):
+    data = page(open_page(browser, folders / PAGES["compare"]))
+    heads = [head.text for head in browser.find_elements(By.CSS_SELECTOR, "#summary th")]
+    rows = [[cell.text for cell in row.find_elements(By.TAG_NAME, "td")] for row in browser.find_elements(By.CSS_SELECTOR, "#summary tbody tr")]
+    column = [head.split()[0] for head in heads].index("validation")
+    for row, attention in zip(rows, data["results"]["attentions"], strict=True):
+        assert is_rounding_of(row[column], attention["valid_mean"])
+
+
 def test_colours(browser, folders):
     open_page(browser, folders / PAGES["compare"])
     ground = lambda: browser.execute_script("return getComputedStyle(document.body).backgroundColor")
@@ -268,6 +289,14 @@ def test_damaged_pages_still_open(browser, folders, tmp_path):
     assert "layer 1, head 0: its queries of level 0 are not finite" in text
     assert "This part cannot be shown" in text and "There is no picture" in text
     assert browser.find_elements(By.CSS_SELECTOR, "#weights canvas") and browser.find_elements(By.CSS_SELECTOR, "#error table")
+    # What claims to be long, or to point far away, does not keep the page busy.
+    data["layers"][0]["heads"][0]["weights"] = {"length": 10**9}
+    data["examples"][0]["tree"] = {"child_begin": [0, 10**15], "children": [0]}
+    (tmp_path / "run/inspect.json").write_text(json.dumps(data))
+    strata("report", tmp_path / "run")
+    open_page(browser, tmp_path / "run/inspect.html")
+    assert "weights is not a list" in browser.find_element(By.TAG_NAME, "main").text
+    quiet(browser)
     (tmp_path / "run/inspect.json").write_text("{")
     strata("report", tmp_path / "run")
     open_page(browser, tmp_path / "run/inspect.html")

@@ -63,6 +63,12 @@ TEST(Table, RowsThatWouldBeReadWrong) {
             (Words{"1 !the label is empty", "2 !expected the key \"text\" once, got it several times", "3 1|x"}));
 }
 
+// Labels go into JSON: results, and the header of a model. Texts are bytes.
+TEST(Table, LabelsAreUtf8) {
+  EXPECT_EQ(rows_of("label,text\ncaf\xe9,x\ncaf\xc3\xa9,\xe9\n", ".csv"),
+            (Words{"2 !expected a label in UTF-8, got caf\\xe9; convert the file", "3 caf\xc3\xa9|\xe9"}));
+}
+
 // A key can be written in several ways.
 TEST(Table, EscapedKeysAreTheSameKey) {
   EXPECT_EQ(rows_of(R"({"label": "a", "la\u0062el": "b", "text": "x"})", ".jsonl"),

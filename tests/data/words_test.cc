@@ -26,6 +26,11 @@ Dataset rows_of(const Words& texts) {
   return data;
 }
 
+// The vocabulary goes into the header of a model, which is JSON. A row may be cut inside a character.
+TEST(Words, TheVocabularyIsUtf8) {
+  EXPECT_EQ(common_words(rows_of({"caf\xe9 a caf\xc3\xa9 b\xc3"}), 10), (Words{"a", "caf\xc3\xa9"}));
+}
+
 TEST(Words, TheVocabularyIsTheCommonestWordsInAFixedOrder) {
   const Dataset data = rows_of({"b a c", "a b a", "d"});
   EXPECT_EQ(common_words(data, 10), (Words{"a", "b", "c", "d"}));

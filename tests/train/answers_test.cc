@@ -67,6 +67,12 @@ TEST(Answers, LimitsOfSize) {
   EXPECT_NE(class_table(json).find("the 20 classes of 65 with the lowest F1"), std::string::npos);
 }
 
+// A table of classes by classes would not fit into memory.
+TEST(Answers, ManyClasses) {
+  const TaskData data = text_data({"a"}, std::vector<std::string>(300000, "x"));
+  EXPECT_EQ(describe_answers({answer(0, 1, 0.3)}, data, data.test)["classes"].size(), 300000U);
+}
+
 TEST(Answers, WordsAreShownWithSpacesAndImagesNotAtAll) {
   TaskData data;
   data.task = "listops";

@@ -17,6 +17,14 @@ TEST(Text, ControlCharactersAreEscaped) {
     EXPECT_EQ(shown(bad).substr(0, 2), "\\x") << shown(bad);
 }
 
+TEST(Text, Utf8) {
+  for (const char* text : {"", "a\n\x7f", "caf\xc3\xa9", "\xc2\x80", "\xe2\x80\xae", "\xf4\x8f\xbf\xbf"})
+    EXPECT_TRUE(is_utf8(text)) << shown(text);
+  for (const char* text :
+       {"caf\xe9", "caf\xc3", "\x80", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80"})
+    EXPECT_FALSE(is_utf8(text)) << shown(text);
+}
+
 TEST(Text, LongTextsAreCut) {
   EXPECT_EQ(shown(std::string(40, 'x')), std::string(40, 'x'));
   EXPECT_EQ(shown(std::string(41, 'x')), std::string(20, 'x') + "... (41 characters)");
