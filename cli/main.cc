@@ -10,6 +10,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "bind.h"
 #include "commands.h"
 #include "strata/host.h"
 #include "util/error.h"
