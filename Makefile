@@ -3,10 +3,10 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check bench build-times core asan asan-torch fuzz fuzz-long build-fuzz faults faults-short tsan cuda test-torch2 api install format lint pictures clean
+.PHONY: help setup build demo test check bench build-times core asan asan-torch fuzz fuzz-long build-fuzz faults faults-short tsan cuda sanitize-cuda test-torch2 api install format lint pictures clean
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup: ## Install the Debian packages of the build (needs root or sudo)
 	@tools/setup.sh
@@ -92,6 +92,9 @@ api: ## Generate the API page of the Python package into build/api (after test-t
 cuda: ## Build against the PyTorch of the active python3, on a machine with a GPU
 	@$(call configure,cuda)
 	@cmake --build --preset cuda -j $(JOBS)
+
+sanitize-cuda: cuda ## Run the tests of the GPU kernels under compute-sanitizer; lists the cases in build/sanitize_cuda
+	@tools/sanitize_cuda.sh build/cuda/bin/cuda_test build/sanitize_cuda
 
 install: build ## Install the libraries, headers and the Python package under PREFIX
 	@cmake --install build/release --prefix $(PREFIX)

@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(32 * kMostEntryWarps, D == 64 ? 2 : 1)
       __syncwarp();
     }
   };
-  cp_async_wait<0>();
+  Tile::arrive();  // a warp without queries has not waited for its entries yet
   sync();
   float* const sums = reinterpret_cast<float*>(memory + leader * Tile::kMemory);
   for (int turn = 0; turn < split.team; ++turn) {

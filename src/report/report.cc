@@ -110,6 +110,7 @@ std::vector<Report> write_reports(const fs::path& folder) {
   if (has("eval.json")) reports.push_back(write_eval_report(folder / "eval.json"));
   if (has("inspect.json")) reports.push_back(write_inspect_report(folder / "inspect.json"));
   if (reports.empty()) {
+    (void)fs::status(folder);  // throws if the file system refuses the folder itself: a loop of links, say
     throw output_error(
         "{}: expected the folder of a run, a comparison or an injection, with run.json, compare.json, eval.json, "
         "inspect.json or inject.json in it",
