@@ -43,7 +43,7 @@ std::vector<std::string> names() {
   return all;
 }
 
-struct State {
+struct BenchState {
   std::vector<std::string> which;
   std::string device = "cpu";
   int64_t threads = 2, rounds = 7;
@@ -52,14 +52,14 @@ struct State {
 };
 
 // The JSON file has one number per figure, and the record of the last command that wrote to it.
-void write_record(const State& state, Json record) {
+void write_record(const BenchState& state, Json record) {
   if (state.arguments.json.empty()) return;
   Json figures = parse_json<Json>(read_file(state.arguments.json));
   figures["record"] = finish_record(std::move(record));
   write_json(state.arguments.json, figures);
 }
 
-Json record_of(const State& state) {
+Json record_of(const BenchState& state) {
   Json options = {{"which", state.which}};
   options.update(state.table.record());
   std::vector<fs::path> read;
@@ -70,7 +70,7 @@ Json record_of(const State& state) {
 }
 
 // Figures mean little without the machine they were measured on.
-void print_machine(const State& state) {
+void print_machine(const BenchState& state) {
   const Json info = system_info();
   const std::string blas = info["openblas"];
   fmt::print("{}; {} threads; {}; torch {}, BLAS {}{}\n", info["cpu"].get<std::string>(), state.arguments.threads,
@@ -82,7 +82,7 @@ void print_machine(const State& state) {
   flush_output();
 }
 
-void run(State& state) {
+void run_bench(BenchState& state) {
   const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
   state.arguments.threads = static_cast<int>(state.threads > 0 ? state.threads : cores);
   state.arguments.rounds = static_cast<int>(state.rounds);
@@ -107,7 +107,7 @@ void run(State& state) {
 }  // namespace
 
 void add_bench_command(CLI::App& app) {
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<BenchState>();
   CLI::App* command = app.add_subcommand("bench", "Measure the kernels and training steps next to those of PyTorch");
   command->add_option("which", state->which, "hkt, hsa, train, inject; all if none is named")
       ->check(CLI::IsMember(names()))
@@ -127,7 +127,7 @@ void add_bench_command(CLI::App& app) {
   table.add("json", &state->arguments.json,
             {.help = "Write the figures to this file as well", .type = "FILE", .recorded = false});
   command->footer(examples("  strata bench hkt\n  strata bench --json figures.json\n  strata bench --device cuda"));
-  bind_command(*command, table, [state] { run(*state); });
+  bind_command(*command, table, [state] { run_bench(*state); });
 }
 
 }  // namespace strata

@@ -12,7 +12,7 @@
 namespace strata {
 namespace {
 
-struct State {
+struct CompareState {
   RunConfig run;
   CompareOptions compare;
   OptionTable table;
@@ -20,7 +20,7 @@ struct State {
   bool json = false, dry_run = false;
 };
 
-void print_plan(const State& state) {
+void print_plan(const CompareState& state) {
   for (const Variant& variant : parse_variants(state.compare.attentions, state.run)) {
     fmt::print("{}, seeds {} to {}\n", variant.name, state.run.train.seed,
                state.run.train.seed + state.compare.seeds - 1);
@@ -29,7 +29,7 @@ void print_plan(const State& state) {
   for (const auto& [name, value] : record.items()) fmt::print("  {} = {}\n", name, value.dump());
 }
 
-void run(State& state) {
+void run_compare(CompareState& state) {
   if (state.table.find("attention")->given)
     throw usage_error("--attention: a comparison has several; use --attentions");
   if (state.folder.empty()) state.folder = "runs/compare-" + state.run.data.task;
@@ -51,7 +51,7 @@ void run(State& state) {
 }  // namespace
 
 void add_compare_command(CLI::App& app) {
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<CompareState>();
   CLI::App* command =
       app.add_subcommand("compare", "Train several attentions over several seeds and test the differences");
   OptionTable& table = state->table;
@@ -69,7 +69,7 @@ void add_compare_command(CLI::App& app) {
       "  strata compare --config configs/demo.toml\n"
       "  strata compare --attentions flat hkt hkt:filters=dense hsa hsa:tree=balanced --seeds 5\n"
       "  strata compare --task imdb --epochs 8 --folder runs/imdb      the same command continues after a stop"));
-  bind_command(*command, table, [state] { run(*state); });
+  bind_command(*command, table, [state] { run_compare(*state); });
 }
 
 }  // namespace strata

@@ -17,7 +17,7 @@
 namespace strata {
 namespace {
 
-struct State {  // of one of the four commands
+struct DataState {  // of one of the four commands
   DataConfig data;
   OptionTable table;
   std::string url, digest;
@@ -62,7 +62,7 @@ void list_tasks(bool json) {
 
 // ------------------------------------------------------------------------------------------------- make, get
 
-void make(State& state) {
+void make(DataState& state) {
   const std::string& task = state.data.task;
   if (task != "listops")
     throw usage_error("data make: expected listops, got {}; its data: {}", task, find_task(task).source);
@@ -80,7 +80,7 @@ void make(State& state) {
   fmt::print("{}\n", folder.string());
 }
 
-void get(const State& state) {
+void get(const DataState& state) {
   const auto& sources = download_sources();
   const std::string& task = state.data.task;
   const auto found = std::find_if(sources.begin(), sources.end(), [&](const auto& s) { return task == s.task; });
@@ -121,7 +121,7 @@ void get(const State& state) {
 }
 
 // The task is an argument, and in config files the key `task`. names: those the help shows
-void add_task(CLI::App* command, const std::shared_ptr<State>& state, const std::string& names) {
+void add_task(CLI::App* command, const std::shared_ptr<DataState>& state, const std::string& names) {
   auto set = [state](const std::string& word) { state->table.set(*state->table.find("task"), {word}, "task"); };
   command->add_option_function<std::string>("task", set, "A task (strata data list)")->required()->type_name(names);
 }
@@ -132,14 +132,14 @@ void add_again(OptionTable& table, bool& again) {
 }
 
 void add_list(CLI::App* data) {
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<DataState>();
   CLI::App* command = data->add_subcommand("list", "List the tasks, and whether their data is in the cache");
   declare_json(state->table, state->json);
   bind_command(*command, state->table, [state] { list_tasks(state->json); });
 }
 
 void add_make(CLI::App* data) {
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<DataState>();
   CLI::App* command = data->add_subcommand("make", "Generate a set into the cache; prints its folder");
   add_task(command, state, "listops");
   declare(state->table, state->data);
@@ -148,7 +148,7 @@ void add_make(CLI::App* data) {
 }
 
 void add_get(CLI::App* data) {
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<DataState>();
   CLI::App* command = data->add_subcommand("get", "Download an official archive into the cache; prints its folder");
   add_task(command, state, "imdb|cifar10");
   OptionTable& table = state->table;
@@ -161,7 +161,7 @@ void add_get(CLI::App* data) {
 }
 
 void add_check(CLI::App* data) {
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<DataState>();
   CLI::App* command = data->add_subcommand("check", "Read a whole set and describe its content");
   add_task(command, state, fmt::format("{}", fmt::join(task_names(), "|")));
   declare(state->table, state->data);

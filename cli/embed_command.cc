@@ -17,7 +17,7 @@
 namespace strata {
 namespace {
 
-struct State {
+struct EmbedState {
   std::string model, file, output;
   EmbedOptions options;
   OptionTable table;
@@ -51,12 +51,12 @@ std::vector<std::string> read_texts(const std::string& file) {
 }
 
 // The matrix, and beside it the record of how it was made: e.npy, e.npy.json.
-void write_matrix(const State& state, const std::vector<Embedding>& rows, int64_t size, const Json& record) {
+void write_matrix(const EmbedState& state, const std::vector<Embedding>& rows, int64_t size, const Json& record) {
   write_file(state.output, to_npy(rows, size));
   write_json(state.output + ".json", {{"rows", rows.size()}, {"size", size}, {"record", finish_record(record)}});
 }
 
-Json record_of(const State& state) {
+Json record_of(const EmbedState& state) {
   Json options = {{"model", state.model}};
   options.update(state.table.record());
   std::vector<fs::path> read = {state.model};
@@ -64,7 +64,7 @@ Json record_of(const State& state) {
   return start_record("embed", options, "cpu", read);
 }
 
-void run(const State& state) {
+void run_embed(const EmbedState& state) {
   set_threads(state.options.threads);
   const bool npy = !state.output.empty();
   if (npy && fs::path(state.output).extension() != ".npy")
@@ -101,7 +101,7 @@ void run(const State& state) {
 }  // namespace
 
 void add_embed_command(CLI::App& app) {
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<EmbedState>();
   CLI::App* command = app.add_subcommand("embed", "Sentence embeddings of a pretrained encoder");
   command->description(
       "Sentence embeddings of a pretrained encoder: strata embed FOLDER. Every line of --file, or of standard input, "
@@ -124,7 +124,7 @@ void add_embed_command(CLI::App& app) {
   command->footer(
       examples("  strata embed models/all-MiniLM-L6-v2 --file sentences.txt > embeddings.jsonl\n"
                "  strata embed models/all-MiniLM-L6-v2 --layers late --output embeddings.npy < sentences.txt"));
-  bind_command(*command, table, [state] { run(*state); });
+  bind_command(*command, table, [state] { run_embed(*state); });
 }
 
 }  // namespace strata

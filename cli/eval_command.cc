@@ -11,7 +11,7 @@
 namespace strata {
 namespace {
 
-struct State {
+struct EvalState {
   EvaluateRequest request;
   DataConfig data;
   OptionTable table;
@@ -21,7 +21,7 @@ struct State {
 
 std::string shown_split(const std::string& split) { return split == "all" ? "all rows" : split + " split"; }
 
-void run(State& state) {
+void run_eval(EvalState& state) {
   check_output(state.output);
   set_threads(state.request.threads);
   state.request.data = state.table.given("Data");
@@ -45,7 +45,7 @@ void run(State& state) {
 }  // namespace
 
 void add_eval_command(CLI::App& app) {
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<EvalState>();
   CLI::App* command = app.add_subcommand("eval", "Test a trained model on a split of its data, or on other data");
   command->add_option("model", state->request.model, "A run's folder, or a model file")->required()->type_name("MODEL");
   declare(state->table, state->data);
@@ -57,7 +57,7 @@ void add_eval_command(CLI::App& app) {
                "  strata eval runs/imdb-hkt-seed1 --split valid --json\n"
                "  strata eval runs/imdb-hkt-seed1 --output imdb.json      and imdb.html: confusions, worst errors\n"
                "  strata eval runs/listops-hkt-seed1/best.safetensors --data other_listops.tsv"));
-  bind_command(*command, state->table, [state] { run(*state); });
+  bind_command(*command, state->table, [state] { run_eval(*state); });
 }
 
 }  // namespace strata

@@ -13,7 +13,7 @@
 namespace strata {
 namespace {
 
-struct State {
+struct GenerateState {
   std::string model, file;
   std::vector<std::string> prompt;  // the words that belong to no option, as in predict
   GenerateOptions options;
@@ -29,7 +29,7 @@ Json to_json(const std::string& prompt, const Generated& made) {
           {"seconds", made.seconds}, {"cache_bytes", made.cache_bytes}};
 }
 
-void run(const State& state) {
+void run_generate(const GenerateState& state) {
   set_threads(state.threads);
   if (state.prompt.size() > 1)
     throw usage_error("expected one prompt, got {} words; put the prompt in quotes", state.prompt.size());
@@ -67,7 +67,7 @@ void run(const State& state) {
 }  // namespace
 
 void add_generate_command(CLI::App& app) {
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<GenerateState>();
   OptionTable& table = state->table;
   CLI::App* command = app.add_subcommand("generate", "Text from GPT-2, or from a language model of yours");
   command->description(
@@ -88,7 +88,7 @@ void add_generate_command(CLI::App& app) {
       examples("  strata generate models/gpt2 \"The old house\" --top-p 0.9 --tokens 100\n"
                "  strata generate models/gpt2 --file letter.txt --layers late --temperature 0.8\n"
                "  strata generate runs/text-hsa-seed1 \"ROMEO:\" --temperature 0.7 --stop \"JULIET:\""));
-  bind_command(*command, table, [state] { run(*state); }, {.words = &state->prompt});
+  bind_command(*command, table, [state] { run_generate(*state); }, {.words = &state->prompt});
 }
 
 }  // namespace strata

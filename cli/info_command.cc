@@ -10,12 +10,12 @@ namespace strata {
 
 namespace {
 
-struct State {
+struct InfoState {
   OptionTable table;
   bool json = false;
 };
 
-void run(bool json) {
+void run_info(bool json) {
   const Json info = system_info();
   if (json) return fmt::print("{}\n", info.dump(2));
   fmt::print("strata           {}\n", info["strata"].get<std::string>());
@@ -47,11 +47,11 @@ void run(bool json) {
 }  // namespace
 
 void add_info_command(CLI::App& app) {
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<InfoState>();
   CLI::App* command = app.add_subcommand("info", "Versions, instruction sets, devices, threads");
   declare_json(state->table, state->json);
   command->footer(examples("  strata info\n  strata info --json"));
-  bind_command(*command, state->table, [state] { run(state->json); });
+  bind_command(*command, state->table, [state] { run_info(state->json); });
 }
 
 }  // namespace strata

@@ -12,7 +12,7 @@
 namespace strata {
 namespace {
 
-struct State {
+struct InjectState {
   InjectOptions options;
   OptionTable table;
   std::string folder = "injection";
@@ -108,7 +108,7 @@ void print_times(const Json& json) {
   }
 }
 
-void run(State& state) {
+void run_inject(InjectState& state) {
   const InjectOptions& options = state.options;
   set_threads(options.threads);
   watch_for_interrupts();
@@ -137,7 +137,7 @@ void run(State& state) {
 }  // namespace
 
 void add_inject_command(CLI::App& app) {
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<InjectState>();
   OptionTable& table = state->table;
   CLI::App* command = app.add_subcommand("inject", "HSA in a trained transformer: what it costs and saves");
   command->description(
@@ -160,7 +160,7 @@ void add_inject_command(CLI::App& app) {
       "  strata inject models/roberta-imdb --test test.csv --layers late --tree sentences\n"
       "  strata inject models/gpt2 --texts novel.txt --layers 9,11 --tree balanced\n"
       "  strata inject runs/imdb-flat-seed1 --test test.jsonl --cut 0.9"));
-  bind_command(*command, table, [state] { run(*state); });
+  bind_command(*command, table, [state] { run_inject(*state); });
 }
 
 }  // namespace strata

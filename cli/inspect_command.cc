@@ -15,7 +15,7 @@
 namespace strata {
 namespace {
 
-struct State {
+struct InspectState {
   InspectRequest request;
   DataConfig data;
   OptionTable table;
@@ -113,7 +113,7 @@ void show_subsumption(bool json) {
   }
 }
 
-void run(State& state) {
+void run_inspect(InspectState& state) {
   if (state.subsumption) return show_subsumption(state.json);
   if (state.request.model.empty())
     throw usage_error("inspect: expected a run's folder, a model file or --subsumption, got nothing");
@@ -147,7 +147,7 @@ void run(State& state) {
 }  // namespace
 
 void add_inspect_command(CLI::App& app) {
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<InspectState>();
   CLI::App* command =
       app.add_subcommand("inspect", "The theory on a trained model: PSD, direction, error, decay, Gaussianity");
   OptionTable& table = state->table;
@@ -163,7 +163,7 @@ void add_inspect_command(CLI::App& app) {
       examples("  strata inspect runs/listops-hkt-seed1\n"
                "  strata inspect runs/imdb-hkt-seed1 --samples 16 --json\n"
                "  strata inspect --subsumption"));
-  bind_command(*command, table, [state] { run(*state); });
+  bind_command(*command, table, [state] { run_inspect(*state); });
 }
 
 }  // namespace strata

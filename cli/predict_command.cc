@@ -13,7 +13,7 @@
 namespace strata {
 namespace {
 
-struct State {
+struct PredictState {
   std::string model;
   std::vector<std::string> texts, files;
   int64_t top = 5, threads = 0;
@@ -38,7 +38,7 @@ bool answer(const Predictor& predict, const std::string& input) {
   }
 }
 
-void run(const State& state) {
+void run_predict(const PredictState& state) {
   set_threads(state.threads);
   const Predictor predict(state.model, state.top, state.check_digest);
   bool good = true;
@@ -57,7 +57,7 @@ void run(const State& state) {
 }  // namespace
 
 void add_predict_command(CLI::App& app) {
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<PredictState>();
   OptionTable& table = state->table;
   CLI::App* command = app.add_subcommand("predict", "Ask a trained model: one JSON line per input");
   command->description(
@@ -75,7 +75,7 @@ void add_predict_command(CLI::App& app) {
                "  strata predict runs/imdb-hkt-seed1 --file review.txt\n"
                "  cut -f 2 reviews.tsv | strata predict runs/table-hkt-seed1 > answers.jsonl"));
   // Texts are words that belong to no option: as a positional, CLI11 would read a text in square brackets as a list.
-  bind_command(*command, table, [state] { run(*state); }, {.words = &state->texts});
+  bind_command(*command, table, [state] { run_predict(*state); }, {.words = &state->texts});
 }
 
 }  // namespace strata

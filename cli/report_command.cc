@@ -10,13 +10,13 @@ namespace strata {
 
 namespace {
 
-struct State {
+struct ReportState {
   std::string folder;
   OptionTable table;
   bool json = false;
 };
 
-void run(const State& state) {
+void run_report(const ReportState& state) {
   Json written = Json::array();
   for (const Report& report : write_reports(state.folder)) {
     written.push_back({{"path", report.path.string()}, {"problems", report.problems}});
@@ -30,14 +30,14 @@ void run(const State& state) {
 }  // namespace
 
 void add_report_command(CLI::App& app) {
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<ReportState>();
   CLI::App* command = app.add_subcommand("report", "Make the HTML reports of a folder again, from its JSON files");
   command->add_option("folder", state->folder, "The folder of a run or a comparison")->required()->type_name("FOLDER");
   declare_json(state->table, state->json);
   command->footer(
       examples("  strata report runs/listops-hkt-seed1      report.html, and inspect.html if it was inspected\n"
                "  strata report runs/compare-listops        report.html, also while the comparison runs"));
-  bind_command(*command, state->table, [state] { run(*state); });
+  bind_command(*command, state->table, [state] { run_report(*state); });
 }
 
 }  // namespace strata

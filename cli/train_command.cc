@@ -16,7 +16,7 @@
 namespace strata {
 namespace {
 
-struct State {
+struct TrainState {
   RunConfig run;
   OptionTable table;
   std::string folder, resume;
@@ -39,7 +39,7 @@ void print_result(const Json& result) {
              result.at("parameters").get<int64_t>(), result.at("best_step").get<int64_t>());
 }
 
-void run(State& state) {
+void run_train(TrainState& state) {
   const bool resuming = state.resume_flag->count() > 0;
   if (resuming) {
     if (state.resume.empty()) throw usage_error("--resume: expected the folder of a run, got an empty name");
@@ -78,7 +78,7 @@ void run(State& state) {
 }  // namespace
 
 void add_train_command(CLI::App& app) {
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<TrainState>();
   CLI::App* command = app.add_subcommand("train", "Train one model on one task");
   OptionTable& table = state->table;
   declare(table, state->run);
@@ -98,7 +98,7 @@ void add_train_command(CLI::App& app) {
                "  strata train --task table --data reviews.csv --label-column stars --text-column review\n"
                "  strata train --task text --data book.txt --attention hkt --length 512\n"
                "  strata train --resume runs/imdb-hkt-seed1"));
-  bind_command(*command, table, [state] { run(*state); });
+  bind_command(*command, table, [state] { run_train(*state); });
 }
 
 }  // namespace strata
