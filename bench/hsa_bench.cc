@@ -117,7 +117,7 @@ double decode_microseconds(int64_t first, int64_t count) {
   int64_t at = 0;
   HsaStreamStep s;
   s.batch = 1;
-  s.heads = kHeads;
+  s.heads = s.key_heads = kHeads;
   s.branching = kBranching;
   s.head_size = s.value_size = kHeadSize;
   s.capacity = kCapacity;

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/check_count.h"
+#include "base/level_check.h"
 #include "base/text.h"
 
 namespace strata {
@@ -13,7 +14,9 @@ namespace {
 template <class Problem>
 Status check_shape(const Problem& p) {
   if (Status s = check_range("branching", p.branching, 2, kMaxBranching); !s.ok()) return s;
-  if (p.heads < 1) return invalid("heads: expected 1 or more, got ", p.heads);
+  if (p.near < 1) return invalid("near: expected 1 or more families, got ", p.near, "; 1 is a token's own family");
+  if (Status s = check_range("levels", p.levels, 1, kMaxLevels); !s.ok()) return s;
+  if (Status s = check_grouped_heads(p); !s.ok()) return s;
   return check_heads(p.head_size, p.value_size, p.scale);
 }
 
@@ -27,9 +30,10 @@ Status hsa_stream_check(const HsaStreamProblem& p, const HsaStreamOutputs& outpu
   }
   if (Status s = check_dtype(p.dtype, on); !s.ok()) return s;
   if (Status s = check_threads(p.threads); !s.ok()) return s;
+  if (Status s = check_level_weights(p.level_weights, p.dtype, p.heads, p.levels, on); !s.ok()) return s;
   if (p.batch * p.tokens == 0) return {};
-  return check_present(
-      {{"q", p.q.data}, {"k", p.k.data}, {"v", p.v.data}, {"out", outputs.out.data}, {"lse", outputs.lse}});
+  if (Status s = check_levels_present(p); !s.ok()) return s;
+  return check_present({{"v", p.v.data}, {"out", outputs.out.data}, {"lse", outputs.lse}});
 }
 
 Status hsa_stream_check(const HsaStreamGradients& g, const HsaStreamProblem& p) {
@@ -39,14 +43,20 @@ Status hsa_stream_check(const HsaStreamGradients& g, const HsaStreamProblem& p) 
     return invalid("dkey_bias: expected null, because there is no key_bias");
   if (g.dweights.data != nullptr && p.weights.data == nullptr)
     return invalid("dweights: expected null, because there are no weights");
+  if (g.dlevel_weights != nullptr && p.level_weights == nullptr)
+    return invalid("dlevel_weights: expected null, because there are no level_weights");
   if (p.batch * p.tokens == 0) return {};
-  return check_present({{"dout", g.dout.data}, {"dq", g.dq.data}, {"dk", g.dk.data}, {"dv", g.dv.data}});
+  if (Status s = check_level_gradients_present(g, p.levels); !s.ok()) return s;
+  return check_present({{"dout", g.dout.data}, {"dv", g.dv.data}});
 }
 
 Status hsa_stream_check(const HsaStreamStep& s) {
   if (Status status = check_shape(s); !status.ok()) return status;
   if (s.dtype != DType::kFloat32 && s.dtype != DType::kFloat64) {
     return invalid("dtype: the decoding step expects kFloat32 or kFloat64, got ", static_cast<int>(s.dtype));
+  }
+  if (s.levels > 1) {
+    if (Status status = check_present({{"level_weights", s.level_weights}}); !status.ok()) return status;
   }
   if (s.batch == 0) return {};
   return check_present({{"q", s.q},

@@ -16,52 +16,75 @@
 namespace strata {
 namespace {
 
-// One head of one sequence: attend to the entries and the token itself.
+// The cache of one sequence and key head: `ring` slots of every height, a row of `width` = levels * head_size key
+// channels each.
+template <class T>
+struct StepCache {
+  StepCache(const HsaStreamStep& step, int64_t b_, int64_t key_head)
+      : s(step), b(b_), ring(int64_t{s.near} * s.branching), width(int64_t{s.levels} * s.head_size) {
+    const int64_t first = (b * s.key_heads + key_head) * s.capacity * ring;
+    keys = static_cast<T*>(s.keys) + first * width;
+    values = static_cast<T*>(s.values) + first * s.value_size;
+    kappas = static_cast<T*>(s.kappas) + first;
+    masses = static_cast<T*>(s.masses) + b * s.capacity * ring;
+    const int64_t row = b * s.key_heads + key_head;
+    new_key = static_cast<const T*>(s.k) + row * width;
+    new_value = static_cast<const T*>(s.v) + row * s.value_size;
+    new_kappa = s.key_bias == nullptr ? T(0) : static_cast<const T*>(s.key_bias)[row];
+    new_mass = s.weight == nullptr ? T(1) : static_cast<const T*>(s.weight)[b];
+  }
+  int64_t slot(int64_t height, int64_t node) const { return height * ring + node % ring; }
+
+  const HsaStreamStep& s;
+  int64_t b, ring, width;
+  T *keys, *values, *kappas, *masses;
+  const T *new_key, *new_value;
+  T new_kappa, new_mass;
+};
+
+template <class T>
+T dot(const T* x, const T* y, int64_t size) {
+  T sums[8] = {};  // independent sums, so that the compiler may use vectors
+  int64_t c = 0;
+  for (; c + 8 <= size; c += 8)
+    for (int64_t x8 = 0; x8 < 8; ++x8) sums[x8] += x[c + x8] * y[c + x8];
+  T sum = 0;
+  for (T part : sums) sum += part;
+  for (; c < size; ++c) sum += x[c] * y[c];
+  return sum;
+}
+
+// One query head of one sequence: attend to the entries and the token itself.
 template <class T>
 void attend(const HsaStreamStep& s, int64_t b, int64_t h) {
-  const int64_t d = s.head_size, dv = s.value_size, B = s.branching, bh = b * s.heads + h;
-  const T* q = static_cast<const T*>(s.q) + bh * d;
-  const T* k = static_cast<const T*>(s.k) + bh * d;
-  const T* v = static_cast<const T*>(s.v) + bh * dv;
-  const T* keys = static_cast<const T*>(s.keys) + bh * s.capacity * B * d;
-  const T* values = static_cast<const T*>(s.values) + bh * s.capacity * B * dv;
-  const T* kappas = static_cast<const T*>(s.kappas) + bh * s.capacity * B;
-  const T* masses = static_cast<const T*>(s.masses) + b * s.capacity * B;
-  const T scale = static_cast<T>(s.scale);
-  auto dot = [&](const T* x, const T* y) {
-    T sums[8] = {};  // independent sums, so that the compiler may use vectors
-    int64_t c = 0;
-    for (; c + 8 <= d; c += 8)
-      for (int64_t x8 = 0; x8 < 8; ++x8) sums[x8] += x[c + x8] * y[c + x8];
-    T sum = 0;
-    for (T part : sums) sum += part;
-    for (; c < d; ++c) sum += x[c] * y[c];
-    return sum;
-  };
-
+  const StepCache<T> cache(s, b, h / (s.heads / s.key_heads));
+  const int64_t d = s.head_size, dv = s.value_size, B = s.branching, n = s.near;
+  std::vector<T> q(cache.width);  // s a_l q^(l), one level after the other
+  for (int l = 0; l < s.levels; ++l) {
+    const T a = s.level_weights == nullptr ? T(1) : static_cast<const T*>(s.level_weights)[h * s.levels + l];
+    const T* row = static_cast<const T*>(s.q) + (b * s.heads + h) * cache.width + l * d;
+    for (int64_t c = 0; c < d; ++c) q[l * d + c] = static_cast<T>(s.scale) * a * row[c];
+  }
   std::vector<T> scores;
   std::vector<const T*> rows;
-  const T weight = s.weight == nullptr ? T(1) : static_cast<const T*>(s.weight)[b];
-  if (weight > T(0)) {
-    const T kappa = s.key_bias == nullptr ? T(0) : static_cast<const T*>(s.key_bias)[bh];
-    scores.push_back(scale * dot(q, k) + kappa + std::log(weight));
-    rows.push_back(v);
-  }
-  int64_t rest = s.lengths[b];
-  for (int64_t height = 0; rest > 0; ++height, rest /= B) {
-    const int64_t place = rest % B;
-    for (int64_t n = 0; n < place; ++n) {
-      const int64_t at = height * B + n;
-      if (!(masses[at] > T(0))) continue;
-      T score = scale * dot(q, keys + at * d) + kappas[at] + std::log(masses[at]);
-      if (s.positions != nullptr && height < s.heights) {
-        score += static_cast<const T*>(s.positions)[((h * s.heights + height) * B + place) * B + n];
-      }
-      scores.push_back(score);
-      rows.push_back(values + at * dv);
+  auto see = [&](const T* key, const T* value, T kappa, T mass, T position) {
+    if (!(mass > T(0))) return;
+    scores.push_back(dot(q.data(), key, cache.width) + kappa + std::log(mass) + position);
+    rows.push_back(value);
+  };
+  see(cache.new_key, cache.new_value, cache.new_kappa, cache.new_mass, T(0));
+  int64_t ancestor = s.lengths[b];
+  for (int64_t height = 0; height == 0 || ancestor >= n; ++height, ancestor /= B) {
+    const int64_t end = height == 0 ? ancestor : ancestor - n + 1;
+    for (int64_t m = std::max<int64_t>(0, ancestor / B - n + 1) * B; m < end; ++m) {
+      const int64_t at = cache.slot(height, m);
+      const int64_t table = (((h * s.heights + height) * n + ancestor / B - m / B) * B + ancestor % B) * B + m % B;
+      const bool positioned = s.positions != nullptr && height < s.heights;
+      see(cache.keys + at * cache.width, cache.values + at * dv, cache.kappas[at], cache.masses[at],
+          positioned ? static_cast<const T*>(s.positions)[table] : T(0));
     }
   }
-  T* out = static_cast<T*>(s.out) + bh * dv;
+  T* out = static_cast<T*>(s.out) + (b * s.heads + h) * dv;
   std::fill(out, out + dv, T(0));
   if (scores.empty()) return;
   const T peak = *std::max_element(scores.begin(), scores.end());
@@ -71,46 +94,41 @@ void attend(const HsaStreamStep& s, int64_t b, int64_t h) {
     for (int64_t c = 0; c < dv; ++c) out[c] += scores[e] / sum * rows[e][c];
 }
 
-// Adds the token to the cache; b entries of one height become one entry of the next.
+// Adds the token to the rows of one key head; b entries of one height become one entry of the next. The masses are
+// those of all heads, so every key head writes the same.
 template <class T>
 void append(const HsaStreamStep& s, int64_t b) {
-  const int64_t d = s.head_size, dv = s.value_size, B = s.branching;
-  T* masses = static_cast<T*>(s.masses) + b * s.capacity * B;
-  auto put = [&](int64_t height, int64_t slot, T mass, auto source) {
-    const int64_t at = height * B + slot;
-    masses[at] = mass;
-    for (int64_t h = 0; h < s.heads; ++h) {
-      const int64_t row = (b * s.heads + h) * s.capacity * B + at;
-      source(h, static_cast<T*>(s.keys) + row * d, static_cast<T*>(s.values) + row * dv,
-             static_cast<T*>(s.kappas) + row);
-    }
-  };
-  int64_t rest = s.lengths[b]++;
-  put(0, rest % B, s.weight == nullptr ? T(1) : static_cast<const T*>(s.weight)[b],
-      [&](int64_t h, T* k, T* v, T* kappa) {
-        const int64_t bh = b * s.heads + h;
-        std::copy_n(static_cast<const T*>(s.k) + bh * d, d, k);
-        std::copy_n(static_cast<const T*>(s.v) + bh * dv, dv, v);
-        *kappa = s.key_bias == nullptr ? T(0) : static_cast<const T*>(s.key_bias)[bh];
-      });
-  for (int64_t height = 0; rest % B == B - 1; ++height) {
-    rest /= B;
-    T mass = 0;
-    for (int64_t n = 0; n < B; ++n) mass += masses[height * B + n];
-    put(height + 1, rest % B, mass, [&](int64_t h, T* k, T* v, T* kappa) {
-      std::fill(k, k + d, T(0));
-      std::fill(v, v + dv, T(0));
-      *kappa = 0;
-      for (int64_t n = 0; n < B; ++n) {
-        const T part = masses[height * B + n];
-        if (!(part > T(0))) continue;
-        const int64_t row = ((b * s.heads + h) * s.capacity + height) * B + n;
-        const T share = part / mass;
-        for (int64_t c = 0; c < d; ++c) k[c] += share * static_cast<const T*>(s.keys)[row * d + c];
-        for (int64_t c = 0; c < dv; ++c) v[c] += share * static_cast<const T*>(s.values)[row * dv + c];
-        *kappa += share * static_cast<const T*>(s.kappas)[row];
+  const int64_t dv = s.value_size, B = s.branching;
+  int64_t node = s.lengths[b]++;
+  for (int64_t height = 0;; ++height, node /= B) {
+    for (int64_t h = 0; h < s.key_heads; ++h) {
+      const StepCache<T> cache(s, b, h);
+      const int64_t to = cache.slot(height, node);
+      T* key = cache.keys + to * cache.width;
+      T* value = cache.values + to * dv;
+      if (height == 0) {
+        std::copy_n(cache.new_key, cache.width, key);
+        std::copy_n(cache.new_value, dv, value);
+        cache.kappas[to] = cache.new_kappa;
+        cache.masses[to] = cache.new_mass;
+        continue;
       }
-    });
+      const int64_t first = cache.slot(height - 1, node * B);  // a family lies side by side
+      T mass = 0;
+      for (int64_t c = 0; c < B; ++c) mass += cache.masses[first + c];
+      std::fill_n(key, cache.width, T(0));
+      std::fill_n(value, dv, T(0));
+      cache.kappas[to] = 0;
+      cache.masses[to] = mass;
+      for (int64_t at = first; at < first + B; ++at) {
+        if (!(cache.masses[at] > T(0))) continue;
+        const T share = cache.masses[at] / mass;
+        for (int64_t c = 0; c < cache.width; ++c) key[c] += share * cache.keys[at * cache.width + c];
+        for (int64_t c = 0; c < dv; ++c) value[c] += share * cache.values[at * dv + c];
+        cache.kappas[to] += share * cache.kappas[at];
+      }
+    }
+    if (node % B != B - 1) return;
   }
 }
 

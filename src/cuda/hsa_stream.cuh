@@ -38,7 +38,7 @@ struct StreamHead {
   }
   __device__ C k(int height, int n, int c) const {
     return height > 0 ? a.k[node(height, n) * a.p.head_size + c]
-                      : static_cast<C>(rows_of<const S>(a.p.k, batch, head).at(n, c));
+                      : static_cast<C>(rows_of<const S>(a.p.k[0], batch, head).at(n, c));
   }
   __device__ C v(int height, int n, int c) const {
     return height > 0 ? a.v[node(height, n) * a.p.value_size + c]
@@ -78,7 +78,7 @@ struct StreamHead {
        : channel < both ? a.dv[at * p.value_size + channel - keys]
                         : a.dkappa[at]) = x;
     } else if (channel < keys) {
-      rows_of<S>(a.g.dk, batch, head).at(n, channel) = static_cast<S>(x);
+      rows_of<S>(a.g.dk[0], batch, head).at(n, channel) = static_cast<S>(x);
     } else if (channel < both) {
       rows_of<S>(a.g.dv, batch, head).at(n, channel - keys) = static_cast<S>(x);
     } else {

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(32 * kQueryWarps, D == 64 ? 4 : 3)
 #pragma unroll
       for (int n = 0; n < D / 8; n += 2) by_rows<T, D>(dq[n], dq[n + 1], left, queries.tile(kK), n);
     });
-    const Rows<T> to = rows_of<T>(a.g.dq, head.batch, head.head);
+    const Rows<T> to = rows_of<T>(a.g.dq[0], head.batch, head.head);
     const float scale = static_cast<float>(a.p.scale);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -132,7 +132,7 @@ __device__ void store_entry(const StreamHead<T>& head, int height, int n, const 
       }
     }
   };
-  store(dk, a.dk, a.g.dk, a.p.head_size);
+  store(dk, a.dk, a.g.dk[0], a.p.head_size);
   store(dv, a.dv, a.g.dv, a.p.value_size);
   if (lane_of_thread() == 0) head.store_gradient(height, n, a.p.head_size + a.p.value_size, dkappa);
 }
@@ -157,7 +157,7 @@ struct EntryTile : WarpTiles<T, D, 4> {
     const StreamArgs<T>& a = head.a;
     const int b = p.branching;
     __syncwarp();
-    this->load_tokens(kQ, p.q, i0, p.head_size);
+    this->load_tokens(kQ, p.q[0], i0, p.head_size);
     this->load_tokens(kDout, a.g.dout, i0, p.value_size);
     const int mine = i0 + lane_of_thread() % kTileRows;
     const float lse = mine < end ? static_cast<const float*>(a.o.lse)[head.token(mine)] : -INFINITY;

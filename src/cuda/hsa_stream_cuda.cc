@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/hsa_stream_check.h"
+#include "base/text.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
 #include "cuda/hsa_stream_kernels.h"
@@ -15,11 +16,21 @@ namespace {
 Kernels kernels_for(const HsaStreamProblem& p, const View& out, const HsaStreamGradients* g) {
   const bool mma = allowed_kernels() != Kernels::kSimt && is_16_bit(p.dtype) &&
                    std::max(p.head_size, p.value_size) <= kMmaStreamHeadSize &&
-                   hsa_stream_mma_shared_memory(p) <= shared_memory_per_block() && is_aligned(p.q, p.head_size) &&
-                   is_aligned(p.k, p.head_size) && is_aligned(p.v, p.value_size) && is_aligned(out, p.value_size) &&
-                   (g == nullptr || (is_aligned(g->dout, p.value_size) && is_aligned(g->dq, p.head_size) &&
-                                     is_aligned(g->dk, p.head_size) && is_aligned(g->dv, p.value_size)));
+                   hsa_stream_mma_shared_memory(p) <= shared_memory_per_block() && is_aligned(p.q[0], p.head_size) &&
+                   is_aligned(p.k[0], p.head_size) && is_aligned(p.v, p.value_size) && is_aligned(out, p.value_size) &&
+                   (g == nullptr || (is_aligned(g->dout, p.value_size) && is_aligned(g->dq[0], p.head_size) &&
+                                     is_aligned(g->dk[0], p.head_size) && is_aligned(g->dv, p.value_size)));
   return mma ? Kernels::kMma : Kernels::kSimt;
+}
+
+// What the kernels do not take yet.
+template <class Problem>
+Status check_supported(const Problem& p, bool both_sides) {
+  if (p.levels == 1 && p.near == 1 && p.key_heads == p.heads && !both_sides) return {};
+  return invalid(
+      "levels, near, key_heads, both_sides: the CUDA kernels of streaming attention expect 1, 1, heads and "
+      "false, got ",
+      p.levels, ", ", p.near, ", ", p.key_heads, " and ", both_sides ? "true" : "false", "; run on the CPU");
 }
 
 size_t workspace_of(const HsaStreamProblem& p, bool backward) {
@@ -41,6 +52,7 @@ Status run(const StreamCall& call, const char* what) {
   const HsaStreamProblem& p = call.p;
   const HsaStreamGradients* g = call.g;
   if (Status s = hsa_stream_check(p, call.o, On::kDevice); !s.ok()) return s;
+  if (Status s = check_supported(p, p.both_sides); !s.ok()) return s;
   if (g != nullptr) {
     if (Status s = hsa_stream_check(*g, p); !s.ok()) return s;
   }
@@ -78,6 +90,7 @@ Status hsa_stream_backward(const HsaStreamProblem& p, const HsaStreamOutputs& o,
 
 Status hsa_stream_step(const HsaStreamStep& s, Stream stream) {
   if (Status status = hsa_stream_check(s); !status.ok() || s.batch == 0) return status;
+  if (Status status = check_supported(s, false); !status.ok()) return status;
   return cuda_status(hsa_stream_step_simt(s, static_cast<cudaStream_t>(stream)), "streaming HSA, one step");
 }
 

@@ -47,7 +47,7 @@ struct WarpTiles {
     const float term = mine ? head.term(height, first + lane_of_thread()) : -INFINITY;
     const unsigned real = __ballot_sync(~0u, term != -INFINITY);
     if (height == 0) {
-      load_rows<T, D>(tile(kK), &rows_of<const T>(p.k, head.batch, head.head).at(first, 0), p.k.stride[2], real,
+      load_rows<T, D>(tile(kK), &rows_of<const T>(p.k[0], head.batch, head.head).at(first, 0), p.k[0].stride[2], real,
                       p.head_size);
       load_rows<T, D>(tile(kV), &rows_of<const T>(p.v, head.batch, head.head).at(first, 0), p.v.stride[2], real,
                       p.value_size);
@@ -116,7 +116,7 @@ __device__ inline void with_query_tile(const StreamArgs<T>& a, int tiles, const 
   const StreamHead<T> head(a, item / tiles);
   const Queries queries(head, shared_address(memory) + warp * Queries::kMemory,
                         static_cast<int>(item % tiles) * kTileRows);
-  queries.load_tokens(kQ, a.p.q, queries.first, a.p.head_size);
+  queries.load_tokens(kQ, a.p.q[0], queries.first, a.p.head_size);
   f(head, queries);
 }
 

@@ -17,7 +17,7 @@ struct Query {
   C q[kLaneChannels] = {};
 
   __device__ Query(const StreamHead<S>& h, int query) : head(h), i(query), lane(static_cast<int>(threadIdx.x) % 32) {
-    const Rows<const S> rows = rows_of<const S>(h.a.p.q, h.batch, h.head);
+    const Rows<const S> rows = rows_of<const S>(h.a.p.q[0], h.batch, h.head);
     each_lane_channel(h.a.p.head_size, [&](int x, int c) { q[x] = static_cast<C>(rows.at(i, c)); });
   }
   // f(height, n, position, score) for the entries that count, itself first.
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) stream_query_gradient_kernel(const _
     each_lane_channel(a.p.head_size, [&](int x, int c) { dq[x] += ds * head.k(height, n, c); });
     if (a.positions != nullptr && position >= 0 && query.lane == 0) add_fixed_point(a.positions + position, ds);
   });
-  const Rows<S> to = rows_of<S>(a.g.dq, head.batch, head.head);
+  const Rows<S> to = rows_of<S>(a.g.dq[0], head.batch, head.head);
   each_lane_channel(a.p.head_size,
                     [&](int x, int c) { to.at(query.i, c) = static_cast<S>(static_cast<C>(a.p.scale) * dq[x]); });
 }

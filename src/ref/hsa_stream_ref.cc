@@ -1,5 +1,7 @@
-// The definition of streaming HSA (docs/MATH.md, section 2.5): for every token, the list of entries it sees.
+// The definition of streaming attention (docs/MATH.md, sections 2.5 and 3): for every token, the list of entries it
+// sees.
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <type_traits>
 #include <vector>
@@ -12,62 +14,93 @@ namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
+// One query head of one sequence.
 struct Stream {
   const HsaStreamProblem& p;
-  int64_t b, h;
+  int64_t b, h, key_head = h / (p.heads / p.key_heads);
 
   template <class AnyView, class Element = std::conditional_t<std::is_same_v<AnyView, View>, double, const double>>
-  Element* at(const AnyView& view, int64_t t, int64_t c) const {
-    return static_cast<Element*>(view.data) + b * view.stride[0] + h * view.stride[1] + t * view.stride[2] +
+  Element* at(const AnyView& view, int64_t head, int64_t t, int64_t c) const {
+    return static_cast<Element*>(view.data) + b * view.stride[0] + head * view.stride[1] + t * view.stride[2] +
            c * view.stride[3];
   }
-  double weight(int64_t t) const {  // the same for all heads
-    return p.weights.data == nullptr ? 1.0 : *Stream{p, b, 0}.at(p.weights, t, 0);
+  double q(int l, int64_t i, int64_t c) const { return *at(p.q[l], h, i >> l, c); }
+  double k(int l, int64_t t, int64_t c) const { return *at(p.k[l], key_head, t >> l, c); }
+  double v(int64_t t, int64_t c) const { return *at(p.v, key_head, t, c); }
+  double level_weight(int l) const {
+    return p.level_weights == nullptr ? 1.0 : static_cast<const double*>(p.level_weights)[h * p.levels + l];
   }
-  double kappa(int64_t t) const { return p.key_bias.data == nullptr ? 0.0 : *at(p.key_bias, t, 0); }
+  double weight(int64_t t) const { return p.weights.data == nullptr ? 1.0 : *at(p.weights, 0, t, 0); }
+  double kappa(int64_t t) const { return p.key_bias.data == nullptr ? 0.0 : *at(p.key_bias, key_head, t, 0); }
 };
 
 struct Entry {
-  int64_t begin, end;  // tokens it stands for
-  int64_t position;    // index into the position table, or -1
-  double mass, score;
-  std::vector<double> k, v;
-  double kappa;  // the mean
+  int64_t begin = 0, end = 0;  // tokens it stands for
+  int64_t position = -1;       // index into the position table, or -1
+  double mass = 0, score = 0, kappa = 0;
+  std::vector<std::vector<double>> k;  // by level
+  std::vector<double> v;
+  std::vector<double> product;  // s <q, k> by level
 };
 
-// The entries of token i that have weight, itself first, with their scores.
+// Whether token i sees node m of a height, whose ancestor of i is `a`.
+bool sees(const HsaStreamProblem& p, int64_t height, int64_t a, int64_t m) {
+  const int64_t back = a / p.branching - m / p.branching;  // families
+  if (p.both_sides) return std::abs(back) < p.near && (height == 0 || std::abs(a - m) >= p.near);
+  return back < p.near && (height == 0 ? m <= a : m <= a - p.near);
+}
+
+// Index of E for node m and the ancestor a at a height; -1 if there is none.
+int64_t position_index(const Stream& s, int64_t height, int64_t a, int64_t m) {
+  const HsaStreamProblem& p = s.p;
+  if (p.positions == nullptr || height >= p.heights || a == m) return -1;  // a token has no position to itself
+  const int64_t b = p.branching, distances = hsa_stream_distances(p.near, p.both_sides);
+  const int64_t distance = a / b - m / b + (p.both_sides ? p.near - 1 : 0);
+  return (((s.h * p.heights + height) * distances + distance) * b + a % b) * b + m % b;
+}
+
+// The entry of the tokens begin .. end - 1 as token i sees it; its mass is 0 if none of them has weight.
+Entry make_entry(const Stream& s, int64_t i, int64_t begin, int64_t end) {
+  const HsaStreamProblem& p = s.p;
+  Entry e;
+  e.begin = begin, e.end = end;
+  e.k.assign(p.levels, std::vector<double>(p.head_size, 0.0));
+  e.v.assign(p.value_size, 0.0);
+  e.product.assign(p.levels, 0.0);
+  for (int64_t t = begin; t < end; ++t) {
+    const double w = s.weight(t);
+    if (w == 0) continue;
+    e.mass += w;
+    e.kappa += w * s.kappa(t);
+    for (int l = 0; l < p.levels; ++l)
+      for (int c = 0; c < p.head_size; ++c) e.k[l][c] += w * s.k(l, t, c);
+    for (int c = 0; c < p.value_size; ++c) e.v[c] += w * s.v(t, c);
+  }
+  if (e.mass == 0) return e;
+  e.kappa /= e.mass;
+  for (double& x : e.v) x /= e.mass;
+  e.score = e.kappa + std::log(e.mass);
+  for (int l = 0; l < p.levels; ++l) {
+    for (double& x : e.k[l]) x /= e.mass;
+    for (int c = 0; c < p.head_size; ++c) e.product[l] += p.scale * s.q(l, i, c) * e.k[l][c];
+    e.score += s.level_weight(l) * e.product[l];
+  }
+  return e;
+}
+
+// The entries of token i that have weight.
 std::vector<Entry> entries_of(const Stream& s, int64_t i) {
   const HsaStreamProblem& p = s.p;
   std::vector<Entry> entries;
-  auto add = [&](int64_t begin, int64_t end, int64_t position) {
-    Entry e{begin, end, position, 0, 0, std::vector<double>(p.head_size, 0.0), std::vector<double>(p.value_size, 0.0),
-            0};
-    for (int64_t t = begin; t < end; ++t) {
-      const double w = s.weight(t);
-      if (w == 0) continue;
-      e.mass += w;
-      e.kappa += w * s.kappa(t);
-      for (int c = 0; c < p.head_size; ++c) e.k[c] += w * *s.at(p.k, t, c);
-      for (int c = 0; c < p.value_size; ++c) e.v[c] += w * *s.at(p.v, t, c);
-    }
-    if (e.mass == 0) return;
-    for (double& x : e.k) x /= e.mass;
-    for (double& x : e.v) x /= e.mass;
-    e.kappa /= e.mass;
-    for (int c = 0; c < p.head_size; ++c) e.score += p.scale * *s.at(p.q, i, c) * e.k[c];
-    e.score += e.kappa + std::log(e.mass);
-    if (position >= 0) e.score += static_cast<const double*>(p.positions)[position];
-    entries.push_back(std::move(e));
-  };
-  add(i, i + 1, -1);
   int64_t size = 1;
-  for (int64_t height = 0; size <= i; ++height, size *= p.branching) {
-    const int64_t node = i / size, place = node % p.branching;
-    for (int64_t sibling = 0; sibling < place; ++sibling) {
-      const int64_t n = node - place + sibling;
-      const bool has = p.positions != nullptr && height < p.heights;
-      const int64_t table = ((s.h * p.heights + height) * p.branching + place) * p.branching + sibling;
-      add(n * size, (n + 1) * size, has ? table : -1);
+  for (int64_t height = 0; size <= p.tokens; ++height, size *= p.branching) {
+    for (int64_t m = 0; m * size < p.tokens; ++m) {
+      if (!sees(p, height, i / size, m)) continue;
+      Entry e = make_entry(s, i, m * size, std::min(p.tokens, (m + 1) * size));
+      if (e.mass == 0) continue;
+      e.position = position_index(s, height, i / size, m);
+      if (e.position >= 0) e.score += static_cast<const double*>(p.positions)[e.position];
+      entries.push_back(std::move(e));
     }
   }
   return entries;
@@ -81,14 +114,92 @@ double log_sum_exp(const std::vector<Entry>& entries) {
   return peak + std::log(sum);
 }
 
-// What token t of an entry gets as the gradient of its weight, by query i: through log|B| and the means k_B, v_B,
-// kappa_B.
-double weight_gradient(const Stream& s, const HsaStreamGradients& g, const Entry& e, int64_t i, int64_t t, double dS,
-                       double P) {
-  double sum = dS * (1 + s.kappa(t) - e.kappa);
-  for (int c = 0; c < s.p.head_size; ++c) sum += s.p.scale * dS * *s.at(s.p.q, i, c) * (*s.at(s.p.k, t, c) - e.k[c]);
-  for (int c = 0; c < s.p.value_size; ++c) sum += P * *s.at(g.dout, i, c) * (*s.at(s.p.v, t, c) - e.v[c]);
-  return sum / e.mass;
+struct Backward {
+  const Stream& s;
+  const HsaStreamGradients& g;
+
+  // What token t of an entry gets as the gradient of its weight, by query i: through log|m| and the means.
+  double weight_gradient(const Entry& e, int64_t i, int64_t t, double dS, double P) const {
+    const HsaStreamProblem& p = s.p;
+    double sum = dS * (1 + s.kappa(t) - e.kappa);
+    for (int l = 0; l < p.levels; ++l)
+      for (int c = 0; c < p.head_size; ++c)
+        sum += s.level_weight(l) * p.scale * dS * s.q(l, i, c) * (s.k(l, t, c) - e.k[l][c]);
+    for (int c = 0; c < p.value_size; ++c) sum += P * *s.at(g.dout, s.h, i, c) * (s.v(t, c) - e.v[c]);
+    return sum / e.mass;
+  }
+
+  void add_entry(const Entry& e, int64_t i, double dS, double P) const {
+    const HsaStreamProblem& p = s.p;
+    for (int l = 0; l < p.levels; ++l) {
+      const double factor = p.scale * s.level_weight(l) * dS;
+      for (int c = 0; c < p.head_size; ++c) *s.at(g.dq[l], s.h, i >> l, c) += factor * e.k[l][c];
+      if (g.dlevel_weights != nullptr) static_cast<double*>(g.dlevel_weights)[s.h * p.levels + l] += dS * e.product[l];
+    }
+    for (int64_t t = e.begin; t < e.end; ++t) {  // each leaf has its share of the mean
+      const double share = s.weight(t) / e.mass;
+      if (share == 0) continue;
+      for (int l = 0; l < p.levels; ++l) {
+        const double factor = share * p.scale * s.level_weight(l) * dS;
+        for (int c = 0; c < p.head_size; ++c) *s.at(g.dk[l], s.key_head, t >> l, c) += factor * s.q(l, i, c);
+      }
+      for (int c = 0; c < p.value_size; ++c) *s.at(g.dv, s.key_head, t, c) += share * P * *s.at(g.dout, s.h, i, c);
+      if (g.dkey_bias.data != nullptr) *s.at(g.dkey_bias, s.key_head, t, 0) += share * dS;
+      if (g.dweights.data != nullptr) *s.at(g.dweights, s.key_head, t, 0) += weight_gradient(e, i, t, dS, P);
+    }
+    if (g.dpositions != nullptr && e.position >= 0) static_cast<double*>(g.dpositions)[e.position] += dS;
+  }
+
+  void add_query(int64_t i) const {
+    const HsaStreamProblem& p = s.p;
+    const std::vector<Entry> entries = entries_of(s, i);
+    const double lse = log_sum_exp(entries);
+    std::vector<double> dP(entries.size(), 0.0);
+    double D = g.dlse == nullptr ? 0.0 : -static_cast<const double*>(g.dlse)[(s.b * p.heads + s.h) * p.tokens + i];
+    for (size_t n = 0; n < entries.size(); ++n) {
+      for (int c = 0; c < p.value_size; ++c) dP[n] += *s.at(g.dout, s.h, i, c) * entries[n].v[c];
+      D += std::exp(entries[n].score - lse) * dP[n];
+    }
+    for (size_t n = 0; n < entries.size(); ++n) {
+      const double P = std::exp(entries[n].score - lse);
+      add_entry(entries[n], i, P * (dP[n] - D), P);
+    }
+  }
+};
+
+// All gradients start at zero.
+void clear(const HsaStreamProblem& p, const HsaStreamGradients& g) {
+  auto clear_view = [&](const View& view, int64_t heads, int64_t tokens, int64_t channels) {
+    if (view.data == nullptr) return;
+    for (int64_t b = 0; b < p.batch; ++b)
+      for (int64_t h = 0; h < heads; ++h)
+        for (int64_t t = 0; t < tokens; ++t)
+          for (int64_t c = 0; c < channels; ++c) *Stream{p, b, h}.at(view, h, t, c) = 0;
+  };
+  for (int l = 0; l < p.levels; ++l) {
+    clear_view(g.dq[l], p.heads, hkt_level_tokens(p.tokens, l), p.head_size);
+    clear_view(g.dk[l], p.key_heads, hkt_level_tokens(p.tokens, l), p.head_size);
+  }
+  clear_view(g.dv, p.key_heads, p.tokens, p.value_size);
+  clear_view(g.dkey_bias, p.key_heads, p.tokens, 1);
+  clear_view(g.dweights, p.key_heads, p.tokens, 1);
+  auto clear_array = [](void* data, int64_t count) {
+    for (int64_t at = 0; data != nullptr && at < count; ++at) static_cast<double*>(data)[at] = 0;
+  };
+  clear_array(g.dlevel_weights, p.heads * p.levels);
+  clear_array(g.dpositions,
+              p.heads * p.heights * hsa_stream_distances(p.near, p.both_sides) * p.branching * p.branching);
+}
+
+// f(stream, token) for all queries.
+template <class F>
+void each_query(const HsaStreamProblem& p, const F& f) {
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t h = 0; h < p.heads; ++h) {
+      const Stream s{p, b, h};
+      for (int64_t i = 0; i < p.tokens; ++i) f(s, i);
+    }
+  }
 }
 
 }  // namespace
@@ -96,21 +207,16 @@ double weight_gradient(const Stream& s, const HsaStreamGradients& g, const Entry
 Status hsa_stream_forward_ref(const HsaStreamProblem& p, const HsaStreamOutputs& outputs) {
   if (Status s = hsa_stream_check(p, outputs); !s.ok()) return s;
   if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
-  for (int64_t b = 0; b < p.batch; ++b) {
-    for (int64_t h = 0; h < p.heads; ++h) {
-      const Stream s{p, b, h};
-      for (int64_t i = 0; i < p.tokens; ++i) {
-        const std::vector<Entry> entries = entries_of(s, i);
-        const double lse = log_sum_exp(entries);
-        static_cast<double*>(outputs.lse)[(b * p.heads + h) * p.tokens + i] = lse;
-        for (int c = 0; c < p.value_size; ++c) {
-          double y = 0;
-          for (const Entry& e : entries) y += std::exp(e.score - lse) * e.v[c];
-          *s.at(outputs.out, i, c) = y;
-        }
-      }
+  each_query(p, [&](const Stream& s, int64_t i) {
+    const std::vector<Entry> entries = entries_of(s, i);
+    const double lse = log_sum_exp(entries);
+    static_cast<double*>(outputs.lse)[(s.b * p.heads + s.h) * p.tokens + i] = lse;
+    for (int c = 0; c < p.value_size; ++c) {
+      double y = 0;
+      for (const Entry& e : entries) y += std::exp(e.score - lse) * e.v[c];
+      *s.at(outputs.out, s.h, i, c) = y;
     }
-  }
+  });
   return {};
 }
 
@@ -119,42 +225,26 @@ Status hsa_stream_backward_ref(const HsaStreamProblem& p, const HsaStreamOutputs
   if (Status s = hsa_stream_check(p, outputs); !s.ok()) return s;
   if (Status s = hsa_stream_check(g, p); !s.ok()) return s;
   if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
-  double* dpositions = static_cast<double*>(g.dpositions);
-  for (int64_t at = 0; dpositions != nullptr && at < p.heads * p.heights * p.branching * p.branching; ++at)
-    dpositions[at] = 0;
-  for (int64_t b = 0; b < p.batch; ++b) {
-    for (int64_t h = 0; h < p.heads; ++h) {
-      const Stream s{p, b, h};
-      for (int64_t t = 0; t < p.tokens; ++t) {
-        for (int c = 0; c < p.head_size; ++c) *s.at(g.dq, t, c) = *s.at(g.dk, t, c) = 0;
-        for (int c = 0; c < p.value_size; ++c) *s.at(g.dv, t, c) = 0;
-        if (g.dkey_bias.data != nullptr) *s.at(g.dkey_bias, t, 0) = 0;
-        if (g.dweights.data != nullptr) *s.at(g.dweights, t, 0) = 0;
-      }
-      for (int64_t i = 0; i < p.tokens; ++i) {
-        const std::vector<Entry> entries = entries_of(s, i);
-        const double lse = log_sum_exp(entries);
-        double D = g.dlse == nullptr ? 0.0 : -static_cast<const double*>(g.dlse)[(b * p.heads + h) * p.tokens + i];
-        for (const Entry& e : entries)
-          for (int c = 0; c < p.value_size; ++c) D += std::exp(e.score - lse) * *s.at(g.dout, i, c) * e.v[c];
-        for (const Entry& e : entries) {
-          const double P = std::exp(e.score - lse);
-          double dP = 0;
-          for (int c = 0; c < p.value_size; ++c) dP += *s.at(g.dout, i, c) * e.v[c];
-          const double dS = P * (dP - D);
-          for (int c = 0; c < p.head_size; ++c) *s.at(g.dq, i, c) += p.scale * dS * e.k[c];
-          for (int64_t t = e.begin; t < e.end; ++t) {  // each leaf has its share of the mean
-            const double share = s.weight(t) / e.mass;
-            for (int c = 0; c < p.head_size; ++c) *s.at(g.dk, t, c) += share * p.scale * dS * *s.at(p.q, i, c);
-            for (int c = 0; c < p.value_size; ++c) *s.at(g.dv, t, c) += share * P * *s.at(g.dout, i, c);
-            if (g.dkey_bias.data != nullptr) *s.at(g.dkey_bias, t, 0) += share * dS;
-            if (g.dweights.data != nullptr && s.weight(t) > 0)
-              *s.at(g.dweights, t, 0) += weight_gradient(s, g, e, i, t, dS, P);
-          }
-          if (dpositions != nullptr && e.position >= 0) dpositions[e.position] += dS;
-        }
-      }
-    }
+  clear(p, g);
+  each_query(p, [&](const Stream& s, int64_t i) { Backward{s, g}.add_query(i); });
+  return {};
+}
+
+Status hsa_stream_materialize(const HsaStreamProblem& p, int64_t b, int64_t h, double* attention) {
+  double unused = 0;
+  const View any{&unused, {}};
+  if (Status s = hsa_stream_check(p, {any, &unused}); !s.ok()) return s;
+  if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
+  if (Status s = check_range("batch", b, 0, p.batch - 1); !s.ok()) return s;
+  if (Status s = check_range("head", h, 0, p.heads - 1); !s.ok()) return s;
+  const Stream s{p, b, h};
+  for (int64_t i = 0; i < p.tokens; ++i) {
+    for (int64_t t = 0; t < p.tokens; ++t) attention[i * p.tokens + t] = 0;
+    const std::vector<Entry> entries = entries_of(s, i);
+    const double lse = log_sum_exp(entries);
+    for (const Entry& e : entries)
+      for (int64_t t = e.begin; t < e.end; ++t)
+        attention[i * p.tokens + t] += std::exp(e.score - lse) * s.weight(t) / e.mass;
   }
   return {};
 }

@@ -28,6 +28,7 @@ struct StreamProblem {
       : weights(dense(weights_)), key_bias(dense(key_bias_)), positions(dense(positions_)) {
     fill_common(p, q, k, v, weights, key_bias, positions, scale);
     p.batch = q.size(0);
+    p.key_heads = p.heads;
     p.tokens = q.size(2);
     p.branching = static_cast<int>(branching);
     p.heights = positions.has_value() ? positions->size(1) : 0;
@@ -70,8 +71,8 @@ std::vector<Tensor> hsa_stream_backward_run(const Tensor& dout, const optional<T
   HsaStreamGradients g;
   g.dout = const_view(typed_dout);
   g.dlse = dense_dlse.defined() ? dense_dlse.data_ptr() : nullptr;
-  g.dq = view(gradients[0]);
-  g.dk = view(gradients[1]);
+  g.dq[0] = view(gradients[0]);
+  g.dk[0] = view(gradients[1]);
   g.dv = view(gradients[2]);
   Tensor per_head;
   if (weights.has_value()) {
@@ -122,7 +123,7 @@ Tensor hsa_stream_step_run(const Tensor& q, const Tensor& k, const Tensor& v, co
   HsaStreamStep s;
   s.dtype = dtype_of(q);
   s.batch = B;
-  s.heads = H;
+  s.heads = s.key_heads = H;
   s.branching = static_cast<int>(b);
   s.head_size = static_cast<int>(d);
   s.value_size = static_cast<int>(v.size(2));

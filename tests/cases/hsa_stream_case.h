@@ -12,6 +12,9 @@ struct StreamCase {
   int branching, head_size, value_size;
   bool weights = false, key_bias = false, positions = false;
   Memory memory = Memory::kDense;
+  int near = 1, levels = 1;
+  int64_t key_heads = 0;  // 0: as many as heads
+  bool both_sides = false;
 };
 inline std::ostream& operator<<(std::ostream& out, const StreamCase& c) { return out << c.name; }
 
@@ -20,27 +23,45 @@ struct StreamData {
   using T = typename TypeOf<S>::Compute;
   explicit StreamData(const StreamCase& c) : spec(c) {
     std::mt19937_64 random(4);
-    for (Array<S>* array : {&q, &k, &dq, &dk}) *array = Array<S>(c.batch, c.heads, c.tokens, c.head_size, c.memory);
-    for (Array<S>* array : {&v, &dv, &out, &dout})
-      *array = Array<S>(c.batch, c.heads, c.tokens, c.value_size, c.memory);
-    for (Array<S>* array : {&q, &k, &v, &dout}) array->randomize(random);
+    if (spec.key_heads == 0) spec.key_heads = c.heads;
+    const int64_t key_heads = spec.key_heads;
+    for (int l = 0; l < c.levels; ++l) {
+      const int64_t rows = hkt_level_tokens(c.tokens, l);
+      for (auto* list : {&q, &dq}) list->emplace_back(c.batch, c.heads, rows, c.head_size, c.memory);
+      for (auto* list : {&k, &dk}) list->emplace_back(c.batch, key_heads, rows, c.head_size, c.memory);
+      q[l].randomize(random), k[l].randomize(random);
+    }
+    for (Array<S>* array : {&v, &dv}) *array = Array<S>(c.batch, key_heads, c.tokens, c.value_size, c.memory);
+    for (Array<S>* array : {&out, &dout}) *array = Array<S>(c.batch, c.heads, c.tokens, c.value_size, c.memory);
+    for (Array<S>* array : {&v, &dout}) array->randomize(random);
     for (Array<T>* array : {&lse, &dlse}) *array = Array<T>(1, c.batch, c.heads, c.tokens);
     dlse.randomize(random, 0.3);
     weights = Array<T>(c.batch, 1, c.tokens, 1);
-    dweights = Array<T>(c.batch, c.heads, c.tokens, 1);
+    dweights = Array<T>(c.batch, key_heads, c.tokens, 1);
     weights.each([&](auto... at) {
       const double u = std::uniform_real_distribution<double>(-0.5, 2)(random);
       weights(at...) = static_cast<T>(u < 0 ? 0.0 : u);
     });
-    for (Array<T>* array : {&key_bias, &dkey_bias}) *array = Array<T>(c.batch, c.heads, c.tokens, 1);
+    for (Array<T>* array : {&key_bias, &dkey_bias}) *array = Array<T>(c.batch, key_heads, c.tokens, 1);
     key_bias.randomize(random, 0.5);
     heights = hsa_stream_heights(c.tokens, c.branching);
-    for (Array<T>* array : {&positions, &dpositions}) *array = Array<T>(1, c.heads, heights, c.branching * c.branching);
+    const int64_t table = hsa_stream_distances(c.near, c.both_sides) * c.branching * c.branching;
+    for (Array<T>* array : {&positions, &dpositions}) *array = Array<T>(1, c.heads, heights, table);
     positions.randomize(random, 0.5);
+    for (Array<T>* array : {&level_weights, &dlevel_weights}) *array = Array<T>(1, 1, c.heads, c.levels);
+    for (int64_t h = 0; h < c.heads; ++h) {
+      double rest = 1;  // convex, different for every head
+      for (int l = 0; l < c.levels; ++l) {
+        const double a = l + 1 == c.levels ? rest : rest * std::uniform_real_distribution<double>(0.2, 0.7)(random);
+        level_weights(0, 0, h, l) = static_cast<T>(a);
+        rest -= a;
+      }
+    }
   }
   template <class Other>
   void copy_inputs_from(const StreamData<Other>& o) {
-    q.copy_from(o.q), k.copy_from(o.k), v.copy_from(o.v), dout.copy_from(o.dout), dlse.copy_from(o.dlse);
+    for (int l = 0; l < spec.levels; ++l) q[l].copy_from(o.q[l]), k[l].copy_from(o.k[l]);
+    level_weights.copy_from(o.level_weights), v.copy_from(o.v), dout.copy_from(o.dout), dlse.copy_from(o.dlse);
     weights.copy_from(o.weights), key_bias.copy_from(o.key_bias), positions.copy_from(o.positions);
   }
   HsaStreamProblem problem(int threads = 1) {
@@ -48,7 +69,10 @@ struct StreamData {
     p.dtype = TypeOf<S>::kDType;
     p.batch = spec.batch, p.heads = spec.heads, p.tokens = spec.tokens, p.branching = spec.branching;
     p.head_size = spec.head_size, p.value_size = spec.value_size;
-    p.q = q.view(), p.k = k.view(), p.v = v.view();
+    p.key_heads = spec.key_heads, p.near = spec.near, p.levels = spec.levels, p.both_sides = spec.both_sides;
+    for (int l = 0; l < spec.levels; ++l) p.q[l] = q[l].view(), p.k[l] = k[l].view();
+    if (spec.levels > 1) p.level_weights = level_weights.data();
+    p.v = v.view();
     if (spec.weights) p.weights = weights.view();
     if (spec.key_bias) p.key_bias = key_bias.view();
     if (spec.positions) p.positions = positions.data(), p.heights = heights;
@@ -59,7 +83,9 @@ struct StreamData {
   HsaStreamOutputs outputs() { return {out.view(), lse.data()}; }
   HsaStreamGradients gradients() {
     HsaStreamGradients g;
-    g.dout = dout.view(), g.dlse = dlse.data(), g.dq = dq.view(), g.dk = dk.view(), g.dv = dv.view();
+    g.dout = dout.view(), g.dlse = dlse.data(), g.dv = dv.view();
+    for (int l = 0; l < spec.levels; ++l) g.dq[l] = dq[l].view(), g.dk[l] = dk[l].view();
+    if (spec.levels > 1) g.dlevel_weights = dlevel_weights.data();
     if (spec.weights) g.dweights = dweights.view();
     if (spec.key_bias) g.dkey_bias = dkey_bias.view();
     if (spec.positions) g.dpositions = dpositions.data();
@@ -67,17 +93,21 @@ struct StreamData {
   }
   template <class Want, class F>
   void each_result(const Want& want, F f) const {
-    f("out", out, want.out), f("lse", lse, want.lse), f("dq", dq, want.dq), f("dk", dk, want.dk), f("dv", dv, want.dv);
+    f("out", out, want.out), f("lse", lse, want.lse), f("dv", dv, want.dv);
+    for (int l = 0; l < spec.levels; ++l) f("dq", dq[l], want.dq[l]), f("dk", dk[l], want.dk[l]);
+    if (spec.levels > 1) f("dlevel_weights", dlevel_weights, want.dlevel_weights);
     if (spec.weights) f("dweights", dweights, want.dweights);
     if (spec.key_bias) f("dkey_bias", dkey_bias, want.dkey_bias);
     if (spec.positions) f("dpositions", dpositions, want.dpositions);
   }
   StreamCase spec;
   int64_t heights;
-  Array<S> q, k, v, out, dout, dq, dk, dv;
-  Array<T> lse, dlse, weights, dweights, key_bias, dkey_bias, positions, dpositions;
+  std::vector<Array<S>> q, k, dq, dk;  // by level
+  Array<S> v, out, dout, dv;
+  Array<T> level_weights, dlevel_weights, lse, dlse, weights, dweights, key_bias, dkey_bias, positions, dpositions;
 };
 
+// Of streaming HSA: one level, near = 1.
 inline std::vector<StreamCase> stream_cases() {
   return {{"one_token", 1, 1, 1, 2, 4, 4},
           {"binary", 1, 2, 37, 2, 4, 3, true, true, true},
@@ -87,6 +117,29 @@ inline std::vector<StreamCase> stream_cases() {
           {"b3_long", 1, 1, 700, 3, 8, 16, true, false, true},
           {"token_major", 2, 2, 90, 4, 16, 16, false, true, false, Memory::kTokenMajor},
           {"spread", 1, 2, 90, 7, 5, 6, true, false, true, Memory::kSpread}};
+}
+
+// Of streaming Strata attention: neighbours, levels, grouped heads, both sides.
+inline std::vector<StreamCase> strata_stream_cases() {
+  const Memory dense = Memory::kDense;
+  return {{"near2", 1, 2, 300, 16, 16, 16, false, false, false, dense, 2},
+          {"near2_all_terms", 2, 2, 131, 5, 8, 6, true, true, true, dense, 2},
+          {"near3_binary", 1, 2, 77, 2, 4, 3, true, true, true, dense, 3},
+          {"near_without_end", 1, 1, 90, 4, 8, 8, false, false, true, dense, 1000},
+          {"levels3", 1, 2, 300, 16, 16, 16, false, false, false, dense, 1, 3},
+          {"levels3_near2", 1, 2, 300, 16, 16, 16, false, true, true, dense, 2, 3},
+          {"levels8", 1, 1, 700, 16, 8, 8, true, false, false, dense, 2, 8},
+          {"levels_cut_by_nodes", 2, 2, 140, 5, 8, 8, true, true, true, dense, 2, 4},
+          {"levels_b3", 1, 1, 211, 3, 5, 7, true, false, true, dense, 3, 5},
+          {"grouped_heads", 2, 6, 100, 4, 8, 8, true, true, true, dense, 2, 2, 2},
+          {"one_key_head", 1, 4, 130, 16, 16, 16, false, false, false, dense, 2, 3, 1},
+          {"levels_token_major", 2, 2, 90, 8, 16, 16, false, true, false, Memory::kTokenMajor, 2, 3},
+          {"levels_spread", 1, 2, 90, 7, 5, 6, true, false, true, Memory::kSpread, 2, 3},
+          {"both_sides", 1, 2, 300, 16, 16, 16, false, false, false, dense, 2, 1, 0, true},
+          {"both_sides_near1", 1, 1, 100, 4, 8, 8, true, true, true, dense, 1, 1, 0, true},
+          {"both_sides_levels", 2, 4, 149, 5, 8, 8, true, true, true, dense, 2, 3, 2, true},
+          {"both_sides_b16_levels", 1, 1, 333, 16, 16, 16, false, false, true, dense, 3, 4, 0, true},
+          {"both_sides_binary", 1, 1, 67, 2, 4, 4, true, false, true, dense, 2, 5, 0, true}};
 }
 
 }  // namespace strata::test

@@ -57,7 +57,7 @@ TEST_P(HsaStream, OutputsNeverDependOnLaterTokens) {
   ASSERT_TRUE(hsa_stream_forward(clean.problem(), clean.outputs()).ok());
   for (int64_t t = 0; t < GetParam().tokens; t += std::max<int64_t>(1, GetParam().tokens / 17)) {
     StreamData<float> d(GetParam());
-    for (Array<float>* array : {&d.q, &d.k, &d.v}) {
+    for (Array<float>* array : {&d.q[0], &d.k[0], &d.v}) {
       array->each([&](int64_t b, int64_t h, int64_t token, int64_t c) {
         if (token >= t) (*array)(b, h, token, c) += 1.0f;
       });
@@ -88,7 +88,7 @@ TEST(HsaStreamRef, GradientsByFiniteDifferences) {
       input(at...) = kept;
     });
   };
-  check("q", d.q, d.dq), check("k", d.k, d.dk), check("v", d.v, d.dv);
+  check("q", d.q[0], d.dq[0]), check("k", d.k[0], d.dk[0]), check("v", d.v, d.dv);
   check("key_bias", d.key_bias, d.dkey_bias), check("positions", d.positions, d.dpositions);
   // The weights are those of all heads; a weight of 0 hides its token, so that its gradient is 0 by definition.
   Array<double> dweights(1, 1, 11, 1);
@@ -119,7 +119,7 @@ TEST(HsaStreamRef, ScoresAtLeastTheMaskedTree) {
     p.dtype = DType::kFloat64;
     p.sequences = 1, p.heads = 2, p.head_size = p.value_size = 4;
     p.trees = &view, p.batch_of = &zero, p.first_token = &zero;
-    p.q = d.q.view(), p.k = d.k.view(), p.scale = 0.7, p.causal = true;
+    p.q = d.q[0].view(), p.k = d.k[0].view(), p.scale = 0.7, p.causal = true;
     double score[2];
     ASSERT_TRUE(hsa_forward_ref(p, {{}, score}).ok());
     for (int h = 0; h < 2; ++h) {
@@ -140,7 +140,8 @@ TEST(HsaStreamDecode, TenThousandStepsEqualTheParallelForm) {
   std::vector<int64_t> lengths(2, 0);
   HsaStreamStep s;
   s.dtype = DType::kFloat64;
-  s.batch = s.heads = 2, s.branching = 16, s.head_size = 8, s.value_size = 6, s.capacity = capacity, s.scale = 0.7;
+  s.batch = s.heads = s.key_heads = 2, s.branching = 16, s.head_size = 8, s.value_size = 6, s.capacity = capacity,
+  s.scale = 0.7;
   s.q = q.data(), s.k = k.data(), s.v = v.data(), s.weight = weight.data(), s.key_bias = bias.data();
   s.positions = d.positions.data(), s.heights = d.heights;
   s.keys = keys.data(), s.values = values.data(), s.kappas = kappas.data(), s.masses = masses.data();
@@ -150,7 +151,8 @@ TEST(HsaStreamDecode, TenThousandStepsEqualTheParallelForm) {
       weight[b] = d.weights(b, 0, t, 0);
       for (int64_t h = 0; h < 2; ++h) {
         bias[b * 2 + h] = d.key_bias(b, h, t, 0);
-        for (int c = 0; c < 8; ++c) q[(b * 2 + h) * 8 + c] = d.q(b, h, t, c), k[(b * 2 + h) * 8 + c] = d.k(b, h, t, c);
+        for (int c = 0; c < 8; ++c)
+          q[(b * 2 + h) * 8 + c] = d.q[0](b, h, t, c), k[(b * 2 + h) * 8 + c] = d.k[0](b, h, t, c);
         for (int c = 0; c < 6; ++c) v[(b * 2 + h) * 6 + c] = d.v(b, h, t, c);
       }
     }
@@ -190,7 +192,7 @@ TEST(HsaStreamErrors, MistakesAreNamed) {
   refuse([](auto& p) { p.branching = 1; }, "branching: expected 2 to 64, got 1");
   refuse([](auto& p) { p.branching = 65; }, "branching: expected 2 to 64, got 65");
   refuse([](auto& p) { p.head_size = 0; }, "head_size");
-  refuse([](auto& p) { p.k.data = nullptr; }, "k: expected a pointer");
+  refuse([](auto& p) { p.k[0].data = nullptr; }, "k[0]: expected a pointer");
   refuse([](auto& p) { p.tokens = -1; }, "tokens");
   HsaStreamGradients g = d.gradients();
   g.dweights = d.dweights.view();

@@ -81,7 +81,7 @@ TEST(HsaStreamCudaDecode, StepsEqualTheParallelForm) {
   mirror.add(d.positions);
   HsaStreamStep s;
   s.dtype = DType::kFloat64;
-  s.batch = s.heads = 2, s.branching = 4, s.head_size = 8, s.value_size = 6, s.capacity = capacity;
+  s.batch = s.heads = s.key_heads = 2, s.branching = 4, s.head_size = 8, s.value_size = 6, s.capacity = capacity;
   s.positions = mirror.translate(d.positions.data()), s.heights = d.heights, s.scale = 0.7;
   s.keys = mirror.translate(keys.data()), s.values = mirror.translate(values.data());
   s.kappas = mirror.translate(kappas.data()), s.masses = mirror.translate(masses.data());
@@ -92,8 +92,8 @@ TEST(HsaStreamCudaDecode, StepsEqualTheParallelForm) {
   s.q = there, s.k = there + 32, s.v = there + 64, s.key_bias = there + 88, s.weight = there + 92;
   for (int64_t t = 0; t < spec.tokens; ++t) {
     for (int64_t bh = 0; bh < 4; ++bh) {
-      for (int c = 0; c < 8; ++c) token[bh * 8 + c] = d.q(bh / 2, bh % 2, t, c);
-      for (int c = 0; c < 8; ++c) token[32 + bh * 8 + c] = d.k(bh / 2, bh % 2, t, c);
+      for (int c = 0; c < 8; ++c) token[bh * 8 + c] = d.q[0](bh / 2, bh % 2, t, c);
+      for (int c = 0; c < 8; ++c) token[32 + bh * 8 + c] = d.k[0](bh / 2, bh % 2, t, c);
       for (int c = 0; c < 6; ++c) token[64 + bh * 6 + c] = d.v(bh / 2, bh % 2, t, c);
       token[88 + bh] = d.key_bias(bh / 2, bh % 2, t, 0);
       token[92 + bh / 2] = d.weights(bh / 2, 0, t, 0);
