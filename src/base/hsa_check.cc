@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/check_count.h"
+#include "base/level_check.h"
 #include "base/text.h"
 
 namespace strata {
@@ -86,10 +87,12 @@ Status hsa_check_trees(const HsaProblem& p) {
 Status hsa_check(const HsaProblem& p, On on) {
   ++argument_checks();
   if (p.sequences < 0) return invalid("sequences: expected 0 or more, got ", p.sequences);
-  if (p.heads < 1) return invalid("heads: expected 1 or more, got ", p.heads);
+  if (Status s = check_range("levels", p.levels, 1, kMaxLevels); !s.ok()) return s;
+  if (Status s = check_grouped_heads(p); !s.ok()) return s;
   if (Status s = check_heads(p.head_size, p.value_size, p.scale); !s.ok()) return s;
   if (Status s = check_dtype(p.dtype, on); !s.ok()) return s;
   if (Status s = check_threads(p.threads); !s.ok()) return s;
+  if (Status s = check_level_weights(p.level_weights, p.dtype, p.heads, p.levels, on); !s.ok()) return s;
   if (p.sequences == 0) return {};
   Status present = check_present({{"trees", p.trees}, {"batch_of", p.batch_of}, {"first_token", p.first_token}});
   if (!present.ok()) return present;
@@ -101,7 +104,10 @@ Status hsa_check(const HsaProblem& p, On on) {
     if (Status s = check_numbers(p, n); !s.ok()) return s;
   }
   if (tokens == 0) return {};
-  return check_present({{"q", p.q.data}, {"k", p.k.data}});
+  for (int l = 1; l < p.levels; ++l) {
+    if (p.first_row[l] == nullptr) return check_present({{text("first_row[", l, "]"), nullptr}});
+  }
+  return check_levels_present(p);
 }
 
 Status hsa_check(const HsaGradients& g, const HsaProblem& p) {
@@ -113,9 +119,11 @@ Status hsa_check(const HsaGradients& g, const HsaProblem& p) {
     return invalid("dweights: expected null, because there are no weights");
   if (g.dkey_bias.data != nullptr && p.key_bias.data == nullptr)
     return invalid("dkey_bias: expected null, because there is no key_bias");
+  if (g.dlevel_weights != nullptr && p.level_weights == nullptr)
+    return invalid("dlevel_weights: expected null, because there are no level_weights");
   if (tokens == 0) return {};
-  return check_present(
-      {{"v", p.v.data}, {"dout", g.dout.data}, {"dq", g.dq.data}, {"dk", g.dk.data}, {"dv", g.dv.data}});
+  if (Status s = check_level_gradients_present(g, p.levels); !s.ok()) return s;
+  return check_present({{"v", p.v.data}, {"dout", g.dout.data}, {"dv", g.dv.data}});
 }
 
 }  // namespace strata

@@ -1,99 +1,43 @@
 // HSA backward (docs/MATH.md, section 2.4). It needs only the inputs of the forward pass: the bottom-up pass recomputes
 // the means and Z and collects mu, mbar and Y; the top-down pass turns them into gradients. A leaf's own score is an
 // ordinary pair of its family; for an inner child the diagonal carries mbar and fbar instead.
+#include "cpu/hsa_backward_space.h"
 #include "cpu/hsa_cpu_kernels.h"
-#include "cpu/hsa_family.h"
 
 namespace strata::STRATA_ISA {
 namespace {
-
-template <class T>
-struct HsaBackwardSpace {
-  // As in the forward pass: nodes and leaves from `shared`, tiles from `own`.
-  HsaBackwardSpace(const HsaProblem& p, int64_t families, int64_t tokens, int64_t gradient_tokens, Arena& shared,
-                   Arena& own)
-      : nodes(p, families, shared),
-        tile(p, own),
-        y(shared.take<T>(families * nodes.value_width)),
-        dq(shared.take<T>(families * nodes.key_width)),
-        dk(shared.take<T>(families * nodes.key_width)),
-        dv(shared.take<T>(families * nodes.value_width)),
-        mbar(shared.take<T>(families)),
-        mu(shared.take<T>(families)),
-        fbar(shared.take<T>(families)),
-        dweight(shared.take<T>(families)),
-        dkappa(shared.take<T>(families)),
-        leaf_z(shared.take<T>(tokens)),
-        leaf_mu(shared.take<T>(tokens)),
-        leaf_dweight(shared.take<T>(tokens)),
-        leaf_dkappa(shared.take<T>(tokens)),
-        leaf_dq(shared.take<T>(gradient_tokens * p.head_size)),
-        leaf_dk(shared.take<T>(gradient_tokens * p.head_size)),
-        leaf_dv(shared.take<T>(gradient_tokens * p.value_size)),
-        depths(shared.take<int32_t>(families + 1)),
-        y_rows(own.take<T>(kTile * nodes.value_width)),
-        y_transposed(own.take<T>(p.value_size * kTile)),
-        product(own.take<T>(kTile * kTile)),
-        gradient(own.take<T>(kTile * max(nodes.key_width, nodes.value_width))),
-        row_z(own.take<T>(kTile)),
-        row_mu(own.take<T>(kTile)),
-        row_share(own.take<T>(kTile)) {}
-
-  Nodes<T> nodes;
-  FamilyTile<T> tile;
-  T *y, *dq, *dk, *dv;                     // of the inner nodes: Y_A and the gradients of the means
-  T *mbar, *mu, *fbar, *dweight, *dkappa;  // of the inner nodes
-  T *leaf_z, *leaf_mu, *leaf_dweight, *leaf_dkappa;
-  T *leaf_dq, *leaf_dk, *leaf_dv;  // where the caller's arrays cannot be added to in place
-  int32_t* depths;
-  T *y_rows, *y_transposed;
-  T* product;   // (siblings, lanes): W = <Y_c, v_b>, then gbar
-  T* gradient;  // scratch for one product's rows
-  T *row_z, *row_mu, *row_share;
-};
-
-// Rows of a leaf gradient, in place when the caller stores T side by side.
-template <class S, class T>
-Rows<T> gradient_rows(const HsaHead<S>& head, const View& view, T* fallback, int64_t channels) {
-  if constexpr (sizeof(S) == sizeof(T)) {
-    const Rows<S> rows = head.template leaves<S>(view);
-    if (rows.channel_stride == 1) return rows;
-  }
-  return {fallback, channels, 1};
-}
-
-template <class T>
-void add_to(T* to, const T* from, T factor, int64_t count) {
-  for (int64_t c = 0; c < count; ++c) to[c] += factor * from[c];
-}
-template <class T>
-void set_to(T* to, const T* from, T factor, int64_t count) {
-  for (int64_t c = 0; c < count; ++c) to[c] = factor * from[c];
-}
-template <class T>
-T dot(const T* a, const T* b, int64_t count) {
-  T sum = 0;
-  for (int64_t c = 0; c < count; ++c) sum += a[c] * b[c];
-  return sum;
-}
 
 template <class S>
 class HsaBackward {
  public:
   using T = typename Compute<S>::Type;
 
-  HsaBackward(const HsaHead<S>& head, const HsaGradients& g, T* dpositions, const HsaBackwardSpace<T>& space)
-      : head_(head), p_(head.p), g_(g), s_(space), nodes_(s_.nodes), dpositions_(dpositions) {
-    dout_ = head.template leaves<const S>(g.dout);
-    dq_ = gradient_rows<S, T>(head, g.dq, s_.leaf_dq, p_.head_size);
-    dk_ = gradient_rows<S, T>(head, g.dk, s_.leaf_dk, p_.head_size);
-    dv_ = gradient_rows<S, T>(head, g.dv, s_.leaf_dv, p_.value_size);
+  HsaBackward(const HsaHead<S>& head, const HsaGradients& g, T* dpositions, T* dlevels,
+              const HsaBackwardSpace<T>& space)
+      : head_(head), p_(head.p), g_(g), s_(space), nodes_(s_.nodes), dpositions_(dpositions), dlevels_(dlevels) {
+    const int64_t group = p_.heads / p_.key_heads;
+    first_ = head.h % group == 0;
+    last_ = head.h % group == group - 1;
+    dout_ = head.template leaves<const S>(g.dout, head.h);
+    for (int l = 0; l < p_.levels; ++l) {
+      dq_[l] = gradient_rows<S, T>(head, g.dq[l], head.h, l, s_.leaf_dq[l], p_.head_size);
+      dk_[l] = gradient_rows<S, T>(head, g.dk[l], head.key_head, l, s_.leaf_dk[l], p_.head_size);
+    }
+    dv_ = gradient_rows<S, T>(head, g.dv, head.key_head, 0, s_.leaf_dv, p_.value_size);
   }
 
   // The numbers of the root, before the top-down pass.
   void start_root() {
-    memset(s_.dq, 0, sizeof(T) * nodes_.key_width);
-    memset(s_.dk, 0, sizeof(T) * nodes_.key_width);
+    for (int l = 0; l < p_.levels; ++l) {
+      memset(s_.dq[l], 0, sizeof(T) * nodes_.key_width);
+      memset(s_.dk[l], 0, sizeof(T) * nodes_.key_width);
+    }
+    for (int l = 1; l < p_.levels; ++l) {  // coarse rows are added to by several families; tokens have one
+      for (int64_t r = 0; r < level_rows(head_.tree.tokens, l); ++r) {
+        memset(&dq_[l].at(r, 0), 0, sizeof(T) * p_.head_size);
+        if (first_) memset(&dk_[l].at(r, 0), 0, sizeof(T) * p_.head_size);
+      }
+    }
     memset(s_.dv, 0, sizeof(T) * nodes_.value_width);
     nodes_.m[0] = 1;
     s_.dweight[0] = s_.dkappa[0] = 0;
@@ -106,41 +50,40 @@ class HsaBackward {
   T weight_of(int32_t child) const { return child < 0 ? nodes_.weight[~child] : head_.weight_of(child); }
   T z_of(int32_t child) const { return child < 0 ? nodes_.Z[~child] : s_.leaf_z[child]; }
 
-  DenseRows<T> rows(Rows<const S> leaf, const T* node, int64_t width, int64_t channels, const int32_t* children,
-                    int64_t count, T* scratch) const {
-    return child_rows<S, T>(head_, leaf, node, width, channels, children, count, scratch);
-  }
-  DenseRows<T> k_rows(const int32_t* children, int64_t count) {
-    return rows(head_.k, nodes_.k, nodes_.key_width, p_.head_size, children, count, s_.tile.k_rows);
-  }
-  DenseRows<T> v_rows(const int32_t* children, int64_t count) {
-    return rows(head_.v, nodes_.v, nodes_.value_width, p_.value_size, children, count, s_.tile.v_rows);
+  DenseRows<T> value_rows(Rows<const S> leaf, const T* node, const int32_t* children, const LevelAxis& axis,
+                          T* scratch) const {
+    return child_rows<S, T>(head_, 0, leaf, node, nodes_.value_width, p_.value_size, children, axis, scratch);
   }
 
   // The operands of the queries i0 .. i0 + nq: q natural and transposed, Y natural and transposed.
   void load_queries(const int32_t* children, int64_t i0, int64_t nq, int64_t lanes) {
-    q_ = rows(head_.q, nodes_.q, nodes_.key_width, p_.head_size, children + i0, nq, s_.tile.q_rows);
-    y_ = rows(dout_, s_.y, nodes_.value_width, p_.value_size, children + i0, nq, s_.y_rows);
-    transpose_rows<T>(q_, nq, p_.head_size, static_cast<T>(p_.scale) * kLog2E<T>, s_.tile.queries, lanes);
+    queries_ = child_axis(children + i0, nq, p_.levels);
+    load_child_queries(head_, nodes_, children + i0, queries_, s_.tile, q_);
+    y_ = value_rows(dout_, s_.y, children + i0, queries_, s_.y_rows);
     transpose_rows<T>(y_, nq, p_.value_size, T(1), s_.y_transposed, lanes);
   }
+  FamilyPair<T> load_pair(const int32_t* children, int64_t i0, int64_t j0, int64_t nk) {
+    return family_pair(head_, nodes_, children, i0, queries_, j0, nk, s_.tile);
+  }
 
-  // P into tile.scores and W = <Y_c, v_b> into product, for the keys j0 .. j0 + nk. An inner child's own entry of W is
-  // mbar.
-  void probabilities(int64_t family, int64_t i0, int64_t nq, int64_t j0, int64_t nk, int64_t lanes, bool scored) {
+  // P into tile.scores, unless `scored` from the scores that are there, and W = <Y_c, v_b> into product. An inner
+  // child's own entry of W is mbar.
+  void probabilities(int64_t family, const FamilyPair<T>& pair, bool scored) {
     const int32_t* children = children_of(family);
-    if (!scored) family_scores(head_, nodes_, family, i0, nq, j0, nk, lanes, k_rows(children + j0, nk), s_.tile);
+    const int64_t i0 = pair.i0, j0 = pair.j0, nk = pair.nk, lanes = pair.lanes;
+    T *scores = s_.tile.scores[0], *product = s_.product[0];
+    if (!scored) family_scores(head_, nodes_, family, pair, s_.tile);
     for (int64_t y = 0; y < nk; ++y) {
       for (int64_t x = 0; x < lanes; x += kLanes<T>) {
-        T* at = s_.tile.scores + y * lanes + x;
+        T* at = scores + y * lanes + x;
         store(at, exp2<T>(load(at) - load(s_.row_z + x)));
       }
     }
-    const DenseRows<T> v = v_rows(children + j0, nk);
-    gemm<T, Layout::kRowMajor>({v.data, v.step}, {s_.y_transposed, lanes}, s_.product, lanes, nk, lanes / kLanes<T>,
+    const DenseRows<T> v = value_rows(head_.v, nodes_.v, children + j0, pair.grid.keys, s_.tile.v_rows);
+    gemm<T, Layout::kRowMajor>({v.data, v.step}, {s_.y_transposed, lanes}, product, lanes, nk, lanes / kLanes<T>,
                                p_.value_size, StartZero<T>());
-    for (int64_t y = max(0, i0 - j0); y < min(nk, i0 + nq - j0); ++y) {
-      if (children[j0 + y] < 0) s_.product[y * lanes + j0 + y - i0] = s_.mbar[~children[j0 + y]];
+    for (int64_t y = max(0, i0 - j0); y < min(nk, i0 + pair.nq - j0); ++y) {
+      if (children[j0 + y] < 0) product[y * lanes + j0 + y - i0] = s_.mbar[~children[j0 + y]];
     }
   }
 
@@ -162,11 +105,11 @@ class HsaBackward {
       const bool single = end <= kTile;
       for (int64_t j0 = 0; j0 < end; j0 += kTile) {
         const int64_t nk = min(kTile, size - j0);
-        family_scores(head_, nodes_, family, i0, nq, j0, nk, lanes, k_rows(children + j0, nk), s_.tile);
-        if (single)
-          memcpy(s_.product, s_.tile.scores, sizeof(T) * nk * lanes);  // a copy, because the softmax overwrites them
-        online_softmax(s_.tile.scores, nk, lanes, s_.tile.peak, s_.tile.sum, s_.tile.factor);
-        if (single) memcpy(s_.tile.scores, s_.product, sizeof(T) * nk * lanes);
+        T *scores = s_.tile.scores[0], *copy = s_.product[0];
+        family_scores(head_, nodes_, family, load_pair(children, i0, j0, nk), s_.tile);
+        if (single) memcpy(copy, scores, sizeof(T) * nk * lanes);  // because the softmax overwrites them
+        online_softmax(scores, nk, lanes, s_.tile.peak, s_.tile.sum, s_.tile.factor);
+        if (single) memcpy(scores, copy, sizeof(T) * nk * lanes);
       }
       for (int64_t x = 0; x < lanes; ++x) {
         const T z = x < nq ? softmax_lse(s_.tile.peak[x], s_.tile.sum[x]) : -kInfinity<T>;
@@ -180,9 +123,10 @@ class HsaBackward {
       T sums[kTile] = {};
       for (int64_t j0 = 0; j0 < end; j0 += kTile) {
         const int64_t nk = min(kTile, size - j0);
-        probabilities(family, i0, nq, j0, nk, lanes, single);
+        probabilities(family, load_pair(children, i0, j0, nk), single);
         for (int64_t y = 0; y < nk; ++y)
-          for (int64_t x = 0; x < lanes; ++x) sums[x] += s_.tile.scores[y * lanes + x] * s_.product[y * lanes + x];
+          for (int64_t x = 0; x < lanes; ++x)
+            sums[x] += s_.tile.scores[0][y * lanes + x] * s_.product[0][y * lanes + x];
       }
       for (int64_t x = 0; x < nq; ++x) {
         const int32_t child = children[i0 + x];
@@ -195,60 +139,86 @@ class HsaBackward {
   }
 
  private:
+  // <dq, q> + <dk, k> + <dv, v> + dkappa kappa of the gradients of a family's means and a node.
+  T mean_product(int64_t family, int64_t node) const {
+    const int64_t kw = nodes_.key_width, vw = nodes_.value_width;
+    T sum = dot(s_.dv + family * vw, nodes_.v + node * vw, vw) + s_.dkappa[family] * nodes_.kappa[node];
+    for (int l = 0; l < p_.levels; ++l) {
+      sum += head_.level_weight(l) * dot(s_.dq[l] + family * kw, nodes_.q[l] + node * kw, kw) +
+             dot(s_.dk[l] + family * kw, nodes_.k[l] + node * kw, kw);
+    }
+    return sum;
+  }
+  T mean_product_with_token(int64_t family, int32_t t) const {
+    T sum = s_.dkappa[family] * head_.kappa_of(t);
+    for (int l = 0; l < p_.levels; ++l) {
+      const T *dq = s_.dq[l] + family * nodes_.key_width, *dk = s_.dk[l] + family * nodes_.key_width;
+      const T a = head_.level_weight(l);
+      for (int64_t x = 0; x < p_.head_size; ++x)
+        sum += a * dq[x] * widen(head_.q[l].at(t >> l, x)) + dk[x] * widen(head_.k[l].at(t >> l, x));
+    }
+    const T* dv = s_.dv + family * nodes_.value_width;
+    for (int64_t x = 0; x < p_.value_size; ++x) sum += dv[x] * widen(head_.v.at(t, x));
+    return sum;
+  }
+
+  // The share of its family's gradients that a token gets. Where nothing was added before, they are written.
+  void start_token(int64_t family, int32_t t, T share) {
+    auto give = [share](T* to, const T* from, int64_t count, bool write) {
+      if (write) {
+        set_to(to, from, share, count);
+      } else {
+        add_to(to, from, share, count);
+      }
+    };
+    for (int l = 0; l < p_.levels; ++l) {
+      give(&dq_[l].at(t >> l, 0), s_.dq[l] + family * nodes_.key_width, p_.head_size, l == 0);
+      give(&dk_[l].at(t >> l, 0), s_.dk[l] + family * nodes_.key_width, p_.head_size, l == 0 && first_);
+    }
+    give(&dv_.at(t, 0), s_.dv + family * nodes_.value_width, p_.value_size, first_);
+  }
+
   // The gradients that each child gets through the means, f and |A| of its family; the products below add to them.
   void start_children(int64_t family) {
     const T total = nodes_.weight[family];
     const T inverse = total > T(0) ? T(1) / total : T(0);
-    const T *dq = s_.dq + family * nodes_.key_width, *dk = s_.dk + family * nodes_.key_width,
-            *dv = s_.dv + family * nodes_.value_width;
+    const int64_t kw = nodes_.key_width, vw = nodes_.value_width;
     const bool with_weights = g_.dweights.data != nullptr;
-    T own = 0;
-    if (with_weights) {
-      own = dot(dq, nodes_.q + family * nodes_.key_width, nodes_.key_width) +
-            dot(dk, nodes_.k + family * nodes_.key_width, nodes_.key_width) +
-            dot(dv, nodes_.v + family * nodes_.value_width, nodes_.value_width) +
-            s_.dkappa[family] * nodes_.kappa[family];
-    }
+    const T own = with_weights ? mean_product(family, family) : T(0);
     const int32_t* children = children_of(family);
     for (int64_t c = 0; c < size_of(family); ++c) {
       const int32_t child = children[c];
       const T share = weight_of(child) * inverse;
-      T dweight = 0;
       if (child < 0) {
-        set_to(s_.dq + ~child * nodes_.key_width, dq, share, nodes_.key_width);
-        set_to(s_.dk + ~child * nodes_.key_width, dk, share, nodes_.key_width);
-        set_to(s_.dv + ~child * nodes_.value_width, dv, share, nodes_.value_width);
-        if (with_weights && share > T(0)) {
-          dweight = dot(dq, nodes_.q + ~child * nodes_.key_width, nodes_.key_width) +
-                    dot(dk, nodes_.k + ~child * nodes_.key_width, nodes_.key_width) +
-                    dot(dv, nodes_.v + ~child * nodes_.value_width, nodes_.value_width) +
-                    s_.dkappa[family] * nodes_.kappa[~child];
+        for (int l = 0; l < p_.levels; ++l) {
+          set_to(s_.dq[l] + ~child * kw, s_.dq[l] + family * kw, share, kw);
+          set_to(s_.dk[l] + ~child * kw, s_.dk[l] + family * kw, share, kw);
         }
+        set_to(s_.dv + ~child * vw, s_.dv + family * vw, share, vw);
       } else {
-        set_to(&dq_.at(child, 0), dq, share, p_.head_size);
-        set_to(&dk_.at(child, 0), dk, share, p_.head_size);
-        set_to(&dv_.at(child, 0), dv, share, p_.value_size);
-        if (with_weights && share > T(0)) {
-          for (int64_t x = 0; x < p_.head_size; ++x)
-            dweight += dq[x] * widen(head_.q.at(child, x)) + dk[x] * widen(head_.k.at(child, x));
-          for (int64_t x = 0; x < p_.value_size; ++x) dweight += dv[x] * widen(head_.v.at(child, x));
-          dweight += s_.dkappa[family] * head_.kappa_of(child);
-        }
+        start_token(family, child, share);
       }
       if (with_weights) {
-        const T z_term = share > T(0) ? s_.fbar[family] * (z_of(child) - nodes_.f[family]) : T(0);
-        (child < 0 ? s_.dweight[~child] : s_.leaf_dweight[child]) =
-            share > T(0) ? s_.dweight[family] + (dweight - own + z_term) * inverse : T(0);
+        T& dweight = child < 0 ? s_.dweight[~child] : s_.leaf_dweight[child];
+        dweight = 0;
+        if (share > T(0)) {
+          const T other = child < 0 ? mean_product(family, ~child) : mean_product_with_token(family, child);
+          const T z_term = s_.fbar[family] * (z_of(child) - nodes_.f[family]);
+          dweight = s_.dweight[family] + (other - own + z_term) * inverse;
+        }
       }
       (child < 0 ? s_.dkappa[~child] : s_.leaf_dkappa[child]) = share * s_.dkappa[family];
     }
   }
 
-  // Adds `count` rows of the scratch, times factor, to a gradient of the given children.
-  void scatter(const int32_t* children, int64_t count, int64_t width, int64_t channels, T factor, Rows<T> leaf,
-               T* node) {
-    for (int64_t c = 0; c < count; ++c) {
-      T* to = children[c] < 0 ? node + ~children[c] * width : &leaf.at(children[c], 0);
+  // Adds the rows of the scratch, times factor, to a gradient of some children, at level l.
+  void scatter(const int32_t* children, const LevelAxis& axis, int l, int64_t width, int64_t channels, T factor,
+               Rows<T> leaf, T* node) {
+    const bool shared = axis.shrinks;
+    for (int64_t c = 0; c < axis.size(l); ++c) {
+      T* to = shared            ? &leaf.at(axis.origin(l) + c, 0)
+              : children[c] < 0 ? node + ~children[c] * width
+                                : &leaf.at(children[c] >> l, 0);
       add_to(to, s_.gradient + c * width, factor, channels);
     }
   }
@@ -261,7 +231,6 @@ class HsaBackward {
     const T m = nodes_.m[family], fbar = s_.fbar[family];
     const T total = nodes_.weight[family];
     const T inverse = total > T(0) ? T(1) / total : T(0);
-    const T scale = static_cast<T>(p_.scale);
     for (int64_t i0 = 0; i0 < size; i0 += kTile) {
       const int64_t nq = min(kTile, size - i0);
       const int64_t lanes = round_up(nq, kLanes<T>);
@@ -273,44 +242,57 @@ class HsaBackward {
         s_.row_share[x] = x < nq ? fbar * weight_of(children[i0 + x]) * inverse : T(0);
       }
       for (int64_t j0 = 0; j0 < (p_.causal ? i0 + nq : size); j0 += kTile) {
-        top_down_pair(family, i0, nq, j0, min(kTile, size - j0), lanes, m, scale);
+        top_down_pair(family, load_pair(children, i0, j0, min(kTile, size - j0)), m);
       }
     }
   }
 
  private:
   // gbar_cb = P_cb (m (W_cb - mu_c) + z_c), and the products it enters.
-  void top_down_pair(int64_t family, int64_t i0, int64_t nq, int64_t j0, int64_t nk, int64_t lanes, T m, T scale) {
+  void top_down_pair(int64_t family, const FamilyPair<T>& pair, T m) {
     const int32_t* children = children_of(family);
-    probabilities(family, i0, nq, j0, nk, lanes, false);
+    const int64_t i0 = pair.i0, nq = pair.nq, j0 = pair.j0, nk = pair.nk, lanes = pair.lanes;
+    T *scores = s_.tile.scores[0], *product = s_.product[0];
+    probabilities(family, pair, false);
     for (int64_t y = 0; y < nk; ++y) {
       for (int64_t x = 0; x < lanes; x += kLanes<T>) {
         const int64_t at = y * lanes + x;
-        const Vec<T> P = load(s_.tile.scores + at);
-        store(s_.product + at, P * (m * (load(s_.product + at) - load(s_.row_mu + x)) + load(s_.row_share + x)));
-        store(s_.tile.scores + at, m * P);
+        const Vec<T> P = load(scores + at);
+        store(product + at, P * (m * (load(product + at) - load(s_.row_mu + x)) + load(s_.row_share + x)));
+        store(scores + at, m * P);
       }
     }
     for (int64_t y = max(0, i0 - j0); y < min(nk, i0 + nq - j0); ++y) {
       if (children[j0 + y] >= 0) continue;
       const int64_t at = y * lanes + j0 + y - i0;
-      s_.fbar[~children[j0 + y]] = s_.product[at];
-      nodes_.m[~children[j0 + y]] = s_.tile.scores[at];
-      s_.product[at] = s_.tile.scores[at] = 0;
+      s_.fbar[~children[j0 + y]] = product[at];
+      nodes_.m[~children[j0 + y]] = scores[at];
+      product[at] = scores[at] = 0;
     }
     add_terms(family, i0, nq, j0, nk, lanes);
+    add_key_gradients(children, pair);
+    const int64_t vw = nodes_.value_width;
+    gemm<T, Layout::kRowMajor>({scores, lanes}, {y_.data, y_.step}, s_.gradient, vw, nk, vw / kLanes<T>, nq,
+                               StartZero<T>());
+    scatter(children + j0, pair.grid.keys, 0, vw, p_.value_size, T(1), dv_, s_.dv);
+  }
 
-    const int64_t kw = nodes_.key_width, vw = nodes_.value_width;
-    const DenseRows<T> k = k_rows(children + j0, nk);
-    gemm<T, Layout::kTransposed>({s_.product, lanes}, {k.data, k.step}, s_.gradient, kw, nq, kw / kLanes<T>, nk,
-                                 StartZero<T>());
-    scatter(children + i0, nq, kw, p_.head_size, scale, dq_, s_.dq);
-    gemm<T, Layout::kRowMajor>({s_.product, lanes}, {q_.data, q_.step}, s_.gradient, kw, nk, kw / kLanes<T>, nq,
-                               StartZero<T>());
-    scatter(children + j0, nk, kw, p_.head_size, scale, dk_, s_.dk);
-    gemm<T, Layout::kRowMajor>({s_.tile.scores, lanes}, {y_.data, y_.step}, s_.gradient, vw, nk, vw / kLanes<T>, nq,
-                               StartZero<T>());
-    scatter(children + j0, nk, vw, p_.value_size, T(1), dv_, s_.dv);
+  // dq += s gbar k and dk += s a_l gbar q at every level, gbar summed to its rows.
+  void add_key_gradients(const int32_t* children, const FamilyPair<T>& pair) {
+    const int64_t kw = nodes_.key_width;
+    const T scale = static_cast<T>(p_.scale);
+    const T* gbar = s_.product[0];
+    for (int l = 0; l < p_.levels; ++l) {
+      if (l > 0) gbar = sum_level<T>(pair.grid, l - 1, gbar, s_.product[l]);
+      const int64_t rows = pair.grid.keys.size(l), queries = pair.grid.queries.size(l);
+      const int64_t lanes = pair.grid.template lanes<T>(l);
+      gemm<T, Layout::kTransposed>({gbar, lanes}, {pair.keys[l].data, pair.keys[l].step}, s_.gradient, kw, queries,
+                                   kw / kLanes<T>, rows, StartZero<T>());
+      scatter(children + pair.i0, pair.grid.queries, l, kw, p_.head_size, scale, dq_[l], s_.dq[l]);
+      gemm<T, Layout::kRowMajor>({gbar, lanes}, {q_[l].data, q_[l].step}, s_.gradient, kw, rows, kw / kLanes<T>,
+                                 queries, StartZero<T>());
+      scatter(children + pair.j0, pair.grid.keys, l, kw, p_.head_size, scale * head_.level_weight(l), dk_[l], s_.dk[l]);
+    }
   }
 
   // The gradients of what is added to a score: kappa_b, log|b| and E(c, b).
@@ -322,7 +304,7 @@ class HsaBackward {
     if (!terms && table == nullptr) return;
     const int32_t* children = children_of(family) + j0;
     for (int64_t y = 0; y < nk; ++y) {
-      const T* row = s_.product + y * lanes;
+      const T* row = s_.product[0] + y * lanes;
       if (terms) {
         T sum = 0;
         for (int64_t x = 0; x < nq; ++x) sum += row[x];
@@ -336,28 +318,42 @@ class HsaBackward {
     }
   }
 
-  void write(Rows<T> from, const View& view, int64_t channels) const {
-    const Rows<S> to = head_.template leaves<S>(view);
+  void write(Rows<T> from, const View& view, int64_t of_head, int l, int64_t channels) const {
+    const Rows<S> to = head_.template leaves<S>(view, of_head, l);
     if (static_cast<const void*>(from.data) == static_cast<const void*>(to.data)) return;  // it was added to in place
-    for (int64_t t = 0; t < head_.tree.tokens; ++t)
-      for (int64_t c = 0; c < channels; ++c) narrow(from.at(t, c), &to.at(t, c));
+    for (int64_t r = 0; r < level_rows(head_.tree.tokens, l); ++r)
+      for (int64_t c = 0; c < channels; ++c) narrow(from.at(r, c), &to.at(r, c));
+  }
+
+  // da_l = sum <dq, q>, and the factor a_l that dq lacks.
+  void weigh_queries(int l) const {
+    const T a = head_.level_weight(l);
+    T sum = 0;
+    for (int64_t r = 0; r < level_rows(head_.tree.tokens, l); ++r) {
+      T* dq = &dq_[l].at(r, 0);
+      if (dlevels_ != nullptr && head_.is_real(l, r))
+        for (int64_t c = 0; c < p_.head_size; ++c) sum += dq[c] * widen(head_.q[l].at(r, c));
+      for (int64_t c = 0; c < p_.head_size; ++c) dq[c] *= a;
+    }
+    if (dlevels_ != nullptr) dlevels_[l] = sum;
   }
 
  public:
-  // Gradients that could not be added to in place, and those of weights and kappa.
+  // The weights of the levels; gradients that could not be added to in place; those of weights and kappa.
   void write_leaves() const {
-    write(dq_, g_.dq, p_.head_size);
-    write(dk_, g_.dk, p_.head_size);
-    write(dv_, g_.dv, p_.value_size);
-    if (g_.dweights.data != nullptr) {
-      const Rows<T> to = head_.template leaves<T>(g_.dweights);
-      for (int64_t t = 0; t < head_.tree.tokens; ++t)
-        to.at(t, 0) = head_.weight_of(t) > T(0) ? s_.leaf_dweight[t] : T(0);
+    for (int l = 0; l < p_.levels; ++l) {
+      if (p_.level_weights != nullptr) weigh_queries(l);
+      write(dq_[l], g_.dq[l], head_.h, l, p_.head_size);
+      if (last_) write(dk_[l], g_.dk[l], head_.key_head, l, p_.head_size);
     }
-    if (g_.dkey_bias.data != nullptr) {
-      const Rows<T> to = head_.template leaves<T>(g_.dkey_bias);
-      for (int64_t t = 0; t < head_.tree.tokens; ++t) to.at(t, 0) = s_.leaf_dkappa[t];
-    }
+    if (last_) write(dv_, g_.dv, head_.key_head, 0, p_.value_size);
+    auto add_numbers = [&](const View& view, auto number) {
+      if (view.data == nullptr) return;
+      const Rows<T> to = head_.template leaves<T>(view, head_.key_head);
+      for (int64_t t = 0; t < head_.tree.tokens; ++t) to.at(t, 0) = (first_ ? T(0) : to.at(t, 0)) + number(t);
+    };
+    add_numbers(g_.dweights, [&](int64_t t) { return head_.weight_of(t) > T(0) ? s_.leaf_dweight[t] : T(0); });
+    add_numbers(g_.dkey_bias, [&](int64_t t) { return s_.leaf_dkappa[t]; });
   }
 
  private:
@@ -366,40 +362,60 @@ class HsaBackward {
   const HsaGradients& g_;
   HsaBackwardSpace<T> s_;
   Nodes<T>& nodes_;
-  T* dpositions_;
+  T *dpositions_, *dlevels_;
+  bool first_, last_;  // of the query heads that share a key head
   Rows<const S> dout_;
-  Rows<T> dq_, dk_, dv_;
-  DenseRows<T> q_, y_;
+  Rows<T> dq_[kMaxLevels], dk_[kMaxLevels], dv_;
+  LevelAxis queries_{};
+  DenseRows<T> q_[kMaxLevels], y_;
 };
+
+// to[h] = the sum over the sequences of from[n][h], in order; `size` numbers each.
+template <class T>
+void sum_over_sequences(const T* from, const HsaProblem& p, int64_t size, void* to) {
+  memset(to, 0, sizeof(T) * p.heads * size);
+  for (int64_t n = 0; n < p.sequences; ++n)
+    add_to(static_cast<T*>(to), from + n * p.heads * size, T(1), p.heads * size);
+}
+
+template <class S>
+bool has_dense_gradients(const HsaProblem& p, const HsaGradients& g) {
+  bool dense = sizeof(S) == sizeof(typename Compute<S>::Type) && g.dv.stride[3] == 1;
+  for (int l = 0; l < p.levels; ++l) dense = dense && g.dq[l].stride[3] == 1 && g.dk[l].stride[3] == 1;
+  return dense;
+}
 
 template <class S>
 bool backward(const HsaProblem& p, const HsaGradients& g, int threads) {
   using T = typename Compute<S>::Type;
   const LargestTree largest(p);
   const int64_t families = largest.families, tokens = largest.tokens;
-  const bool in_place = sizeof(S) == sizeof(T) && g.dq.stride[3] == 1 && g.dk.stride[3] == 1 && g.dv.stride[3] == 1;
-  const int64_t gradient_tokens = in_place ? 0 : tokens;
+  const int64_t gradient_tokens = has_dense_gradients<S>(p, g) ? 0 : tokens;
   Arena measure_shared(nullptr), measure_own(nullptr);
   HsaBackwardSpace<T> sized(p, families, tokens, gradient_tokens, measure_shared, measure_own);
   const int64_t table = p.kinds * p.places * p.places;
-  const int64_t items = p.sequences * p.heads;
-  // The gradient of a position table sums over families in a fixed order, so one thread processes all families.
-  const bool by_family = items < threads && g.dpositions == nullptr;
+  const int64_t items = p.sequences * p.key_heads, heads = p.sequences * p.heads, group = p.heads / p.key_heads;
+  // Families that add to the same numbers, a position table or a coarse row, do so in a fixed order: on one thread.
+  const bool by_family = items < threads && g.dpositions == nullptr && p.levels == 1;
   const Workspace shared(measure_shared.used(), by_family ? 1 : threads), own(measure_own.used(), threads);
-  const Workspace tables(g.dpositions == nullptr ? 0 : items * table * static_cast<int64_t>(sizeof(T)), 1);
-  if (!shared.ok() || !own.ok() || !tables.ok()) return false;
-  T* partial = static_cast<T*>(tables.slice(0));
-  if (g.dpositions != nullptr) memset(partial, 0, sizeof(T) * items * table);
+  const int64_t tables_size = g.dpositions == nullptr ? 0 : heads * table, levels_size = heads * p.levels;
+  const Workspace sums((tables_size + levels_size) * static_cast<int64_t>(sizeof(T)), 1);
+  if (!shared.ok() || !own.ok() || !sums.ok()) return false;
+  T* tables = static_cast<T*>(sums.slice(0));
+  T* levels = tables + tables_size;
+  memset(tables, 0, sizeof(T) * (tables_size + levels_size));
 
-  auto run = [&](int64_t item, int shared_slice, int first_thread, int inner_threads) {
-    const HsaHead<S> head(p, item / p.heads, item % p.heads);
+  auto run_head = [&](int64_t n, int64_t h, int shared_slice, int first_thread, int inner_threads) {
+    const HsaHead<S> head(p, n, h);
     if (head.tree.families == 0) return;
     auto space_of = [&](int thread) {
       Arena shared_arena(shared.slice(shared_slice)), own_arena(own.slice(first_thread + thread));
       return HsaBackwardSpace<T>(p, families, tokens, gradient_tokens, shared_arena, own_arena);
     };
     auto pass_of = [&](int thread) {
-      return HsaBackward<S>(head, g, g.dpositions == nullptr ? nullptr : partial + item * table, space_of(thread));
+      const int64_t at = n * p.heads + h;
+      return HsaBackward<S>(head, g, g.dpositions == nullptr ? nullptr : tables + at * table,
+                            g.dlevel_weights == nullptr ? nullptr : levels + at * p.levels, space_of(thread));
     };
     int32_t* offsets = space_of(0).depths;
     const int64_t depths = depth_offsets(head.tree, offsets);
@@ -410,16 +426,18 @@ bool backward(const HsaProblem& p, const HsaGradients& g, int threads) {
                 [&](int64_t family, int thread) { pass_of(thread).top_down(family); });
     pass_of(0).write_leaves();
   };
+  auto run = [&](int64_t item, int slice, int first_thread, int inner_threads) {
+    const int64_t n = item / p.key_heads, key_head = item % p.key_heads;
+    for (int64_t h = key_head * group; h < (key_head + 1) * group; ++h)
+      run_head(n, h, slice, first_thread, inner_threads);
+  };
   if (by_family) {
     for (int64_t item = 0; item < items; ++item) run(item, 0, 0, threads);
   } else {
     parallel_items(items, threads, [&](int64_t item, int thread) { run(item, thread, thread, 1); });
   }
-  for (int64_t h = 0; g.dpositions != nullptr && h < p.heads; ++h) {  // over the sequences, in order
-    T* to = static_cast<T*>(g.dpositions) + h * table;
-    memset(to, 0, sizeof(T) * table);
-    for (int64_t n = 0; n < p.sequences; ++n) add_to(to, partial + (n * p.heads + h) * table, T(1), table);
-  }
+  if (g.dpositions != nullptr) sum_over_sequences(tables, p, table, g.dpositions);
+  if (g.dlevel_weights != nullptr) sum_over_sequences(levels, p, p.levels, g.dlevel_weights);
   return true;
 }
 

@@ -32,7 +32,7 @@ struct HsaForwardSpace {
 template <class S, class T>
 Rows<T> leaf_rows(const HsaHead<S>& head, const HsaOutputs& outputs, T* fallback) {
   if constexpr (sizeof(S) == sizeof(T)) {
-    const Rows<S> out = head.template leaves<S>(outputs.out);
+    const Rows<S> out = head.template leaves<S>(outputs.out, head.h);
     if (out.channel_stride == 1) return out;
   }
   return {fallback, head.p.value_size, 1};
@@ -52,24 +52,24 @@ void forward_family(const HsaHead<S>& head, int64_t family, Rows<T> leaf_out, Hs
   for (int64_t i0 = 0; i0 < size; i0 += kTile) {
     const int64_t nq = min(kTile, size - i0);
     const int64_t lanes = round_up(nq, kLanes<T>);
-    const DenseRows<T> q =
-        child_rows<S, T>(head, head.q, nodes.q, nodes.key_width, p.head_size, children + i0, nq, tile.q_rows);
-    transpose_rows<T>(q, nq, p.head_size, static_cast<T>(p.scale) * kLog2E<T>, tile.queries, lanes);
+    const LevelAxis queries = child_axis(children + i0, nq, p.levels);
+    DenseRows<T> q[kMaxLevels];
+    load_child_queries(head, nodes, children + i0, queries, tile, q);
     start_softmax(lanes, tile.peak, tile.sum);
     if (with_values) memset(space.acc, 0, sizeof(T) * nq * nodes.value_width);
     for (int64_t j0 = 0; j0 < (p.causal ? i0 + nq : size); j0 += kTile) {
       const int64_t nk = min(kTile, size - j0);
-      const DenseRows<T> k =
-          child_rows<S, T>(head, head.k, nodes.k, nodes.key_width, p.head_size, children + j0, nk, tile.k_rows);
-      family_scores(head, nodes, family, i0, nq, j0, nk, lanes, k, tile);
-      online_softmax(tile.scores, nk, lanes, tile.peak, tile.sum, tile.factor);
+      const FamilyPair<T> pair = family_pair(head, nodes, children, i0, queries, j0, nk, tile);
+      family_scores(head, nodes, family, pair, tile);
+      T* scores = tile.scores[0];
+      online_softmax(scores, nk, lanes, tile.peak, tile.sum, tile.factor);
       if (!with_values) continue;
       for (int64_t y = max(0, i0 - j0); y < min(nk, i0 + nq - j0); ++y) {  // a node's own mass goes to its children
-        if (children[j0 + y] < 0) tile.scores[y * lanes + j0 + y - i0] = 0;
+        if (children[j0 + y] < 0) scores[y * lanes + j0 + y - i0] = 0;
       }
-      const DenseRows<T> v =
-          child_rows<S, T>(head, head.v, nodes.v, nodes.value_width, p.value_size, children + j0, nk, tile.v_rows);
-      gemm<T, Layout::kTransposed>({tile.scores, lanes}, {v.data, v.step}, space.acc, nodes.value_width, nq,
+      const DenseRows<T> v = child_rows<S, T>(head, 0, head.v, nodes.v, nodes.value_width, p.value_size, children + j0,
+                                              pair.grid.keys, tile.v_rows);
+      gemm<T, Layout::kTransposed>({scores, lanes}, {v.data, v.step}, space.acc, nodes.value_width, nq,
                                    nodes.value_width / kLanes<T>, nk,
                                    StartRowScaled<T>{space.acc, nodes.value_width, tile.factor});
     }
@@ -140,7 +140,7 @@ void forward_sequence(const HsaHead<S>& head, const HsaOutputs& outputs, int thr
   });
   if (score != nullptr) score[item] = space.nodes.f[0];
   if (!with_values) return;
-  const Rows<S> out = head.template leaves<S>(outputs.out);
+  const Rows<S> out = head.template leaves<S>(outputs.out, head.h);
   space.nodes.m[0] = 1;
   memset(space.local, 0, sizeof(T) * space.nodes.value_width);
   each_family(space.depths, depths, false, threads,

@@ -112,10 +112,11 @@ struct KeyBackward {
       if (g.dweights.data != nullptr && shares[c] > T(0))
         (leaf ? leaves.dmass : nodes.dmass)[below + c] += mass_gradient(height, at, first + c);
     }
+    const LevelAxis axis{first, count, leaf};
     for (int l = 0; l < keys.p.levels; ++l) {
-      const int64_t rows = leaf ? level_shares(shares, l, first, count, rows_share) : count;
-      T* dk = leaf ? leaves.dk[l] + (first >> l) * kw : nodes.dk[l] + below * kw;
-      for (int64_t r = 0; r < rows; ++r) add(dk + r * kw, leaf ? rows_share[r] : shares[r], nodes.dk[l] + at * kw, kw);
+      const T* level_shares = axis.sum_shares(l, shares, rows_share) ? rows_share : shares;
+      T* dk = leaf ? leaves.dk[l] + axis.origin(l) * kw : nodes.dk[l] + below * kw;
+      for (int64_t r = 0; r < axis.size(l); ++r) add(dk + r * kw, level_shares[r], nodes.dk[l] + at * kw, kw);
     }
   }
 };

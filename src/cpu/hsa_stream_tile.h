@@ -171,15 +171,6 @@ void weighted_mean(DenseRows<T> rows, const T* shares, int64_t count, int64_t wi
   }
 }
 
-// The shares of the rows of level l, from those of the tokens first .. first + count - 1. Returns the number of rows.
-template <class T>
-int64_t level_shares(const T* shares, int l, int64_t first, int64_t count, T* to) {
-  const int64_t rows = ((first + count - 1) >> l) - (first >> l) + 1;
-  for (int64_t r = 0; r < rows; ++r) to[r] = 0;
-  for (int64_t c = 0; c < count; ++c) to[((first + c) >> l) - (first >> l)] += shares[c];
-  return rows;
-}
-
 template <class S, class T>
 void make_nodes(const StreamKeys<S>& keys, const Heights& heights, StreamNodes<T>& nodes, T* scratch) {
   const int64_t b = heights.branching, kw = nodes.key_width, vw = nodes.value_width;
@@ -207,8 +198,10 @@ void make_nodes(const StreamKeys<S>& keys, const Heights& heights, StreamNodes<T
         continue;
       }
       for (int l = 0; l < p.levels; ++l) {
-        const int64_t rows = level_shares(share, l, first, count, rows_share);
-        weighted_mean(leaf_rows<S, T>(keys, keys.k[l], l, first >> l, rows, kw, p.head_size, scratch), rows_share, rows,
+        const LevelAxis axis{first, count, true};
+        const int64_t rows = axis.size(l);
+        const T* shares = axis.sum_shares(l, share, rows_share) ? rows_share : share;
+        weighted_mean(leaf_rows<S, T>(keys, keys.k[l], l, axis.origin(l), rows, kw, p.head_size, scratch), shares, rows,
                       kw, nodes.k[l] + at * kw);
       }
       weighted_mean(leaf_rows<S, T>(keys, keys.v, 0, first, count, vw, p.value_size, scratch), share, count, vw,

@@ -20,6 +20,14 @@ struct LevelAxis {
   int64_t size(int l) const { return shrinks ? ((first + count - 1) >> l) - (first >> l) + 1 : count; }
   // Row x of level l belongs to this row of level l + 1.
   int64_t parent(int l, int64_t x) const { return shrinks ? ((origin(l) + x) >> 1) - origin(l + 1) : x; }
+  // The sums of the shares of level 0 over each row of level l; false, and nothing, if they are the same.
+  template <class T>
+  bool sum_shares(int l, const T* shares, T* sums) const {
+    if (!shrinks || l == 0) return false;
+    for (int64_t r = 0; r < size(l); ++r) sums[r] = 0;
+    for (int64_t c = 0; c < count; ++c) sums[((first + c) >> l) - origin(l)] += shares[c];
+    return true;
+  }
   // Whether parent(l, x) is x / 2 for all x.
   bool is_even(int l) const { return (origin(l) & 1) == 0; }
 };

@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(32 * kFamilyWarps)
   transpose(back, forth, scratch);
   transpose(values, masses, scratch);
   const float scale = static_cast<float>(p.scale);
-  store(g.dq, a.n.dq, p.head_size, forth, kK, scale);
-  store(g.dk, a.n.dk, p.head_size, back, kQ, scale);
+  store(g.dq[0], a.n.dq, p.head_size, forth, kK, scale);
+  store(g.dk[0], a.n.dk, p.head_size, back, kQ, scale);
   store(g.dv, a.n.dv, p.value_size, values, kY, 1.0f);
 }
 

@@ -184,14 +184,14 @@ struct ChildGradient {
   __device__ void store_leaf() const {
     const HsaGradients& g = args.g;
     const C scale = static_cast<C>(a.p.scale);
-    S* const to_q = head.template row<S>(g.dq, child);
-    S* const to_k = head.template row<S>(g.dk, child);
+    S* const to_q = head.template row<S>(g.dq[0], child);
+    S* const to_k = head.template row<S>(g.dk[0], child);
     S* const to_v = head.template row<S>(g.dv, child);
     each_lane_channel(a.p.head_size, [&](int i, int c) {
       const C q_add = real ? scale * child_fbar * head.k(child, c) : C(0);
       const C k_add = real ? scale * child_fbar * head.q(child, c) : C(0);
-      to_q[c * g.dq.stride[3]] = static_cast<S>(dq[i] + q_add);
-      to_k[c * g.dk.stride[3]] = static_cast<S>(dk[i] + k_add);
+      to_q[c * g.dq[0].stride[3]] = static_cast<S>(dq[i] + q_add);
+      to_k[c * g.dk[0].stride[3]] = static_cast<S>(dk[i] + k_add);
     });
     each_lane_channel(a.p.value_size, [&](int i, int c) {
       to_v[c * g.dv.stride[3]] = static_cast<S>(dv[i] + (real ? m * own * head.Y(g.dout, child, c) : C(0)));

@@ -15,15 +15,15 @@ namespace {
 bool supports_mma(const HsaProblem& p, const HsaPlan& plan) {
   return allowed_kernels() != Kernels::kSimt && is_16_bit(p.dtype) && p.v.data != nullptr && plan.families > 0 &&
          plan.widest_family <= kMmaFamilySize && std::max(p.head_size, p.value_size) <= kMmaFamilyHeadSize &&
-         hsa_mma_shared_memory(p) <= shared_memory_per_block() && is_aligned(p.q, p.head_size) &&
-         is_aligned(p.k, p.head_size) && is_aligned(p.v, p.value_size);
+         hsa_mma_shared_memory(p) <= shared_memory_per_block() && is_aligned(p.q[0], p.head_size) &&
+         is_aligned(p.k[0], p.head_size) && is_aligned(p.v, p.value_size);
 }
 Kernels forward_kernels(const HsaProblem& p, const HsaPlan& plan, const HsaOutputs& o) {
   return supports_mma(p, plan) && is_aligned(o.out, p.value_size) ? Kernels::kMma : Kernels::kSimt;
 }
 Kernels backward_kernels(const HsaProblem& p, const HsaPlan& plan, const HsaGradients& g) {
-  const bool mma = supports_mma(p, plan) && is_aligned(g.dout, p.value_size) && is_aligned(g.dq, p.head_size) &&
-                   is_aligned(g.dk, p.head_size) && is_aligned(g.dv, p.value_size);
+  const bool mma = supports_mma(p, plan) && is_aligned(g.dout, p.value_size) && is_aligned(g.dq[0], p.head_size) &&
+                   is_aligned(g.dk[0], p.head_size) && is_aligned(g.dv, p.value_size);
   return mma ? Kernels::kMma : Kernels::kSimt;
 }
 
@@ -34,6 +34,10 @@ size_t node_bytes(const HsaProblem& p, const HsaPlan& plan, bool backward) {
 
 Status check_call(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const void* workspace) {
   if (Status s = hsa_check(p, On::kDevice); !s.ok()) return s;
+  if (p.levels != 1 || p.key_heads != p.heads) {
+    return invalid("levels, key_heads: the CUDA kernels of HSA expect 1 and heads, got ", p.levels, " and ",
+                   p.key_heads, "; run on the CPU");
+  }
   if (p.heads > 65535) return invalid("heads: expected at most 65535 on CUDA, got ", p.heads);
   int64_t tokens = 0, families = 0;
   for (int64_t n = 0; n < p.sequences; ++n) tokens += p.trees[n].tokens, families += p.trees[n].families;

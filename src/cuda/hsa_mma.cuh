@@ -43,8 +43,8 @@ struct FamilyTile {
     child = lane < size ? a.plan.children[begin + lane] : 0;
     weight = lane < size ? head.weight(child) : 0.0f;
     const HsaProblem& p = a.p;
-    load(kQ, p.q, a.n.q, p.head_size);
-    load(kK, p.k, a.n.k, p.head_size);
+    load(kQ, p.q[0], a.n.q, p.head_size);
+    load(kK, p.k[0], a.n.k, p.head_size);
     load(kV, p.v, a.n.v, p.value_size);
     if constexpr (kTensors > kY) load(kY, dout, a.n.Y, p.value_size);
     cp_async_commit();

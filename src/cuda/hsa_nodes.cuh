@@ -43,8 +43,8 @@ struct Head {
     if (child < 0) return means[node(~child) * channels + c];
     return static_cast<C>(row<const S>(view, child)[c * view.stride[3]]);
   }
-  __device__ C q(int32_t child, int c) const { return value(a.p.q, a.n.q, a.p.head_size, child, c); }
-  __device__ C k(int32_t child, int c) const { return value(a.p.k, a.n.k, a.p.head_size, child, c); }
+  __device__ C q(int32_t child, int c) const { return value(a.p.q[0], a.n.q, a.p.head_size, child, c); }
+  __device__ C k(int32_t child, int c) const { return value(a.p.k[0], a.n.k, a.p.head_size, child, c); }
   __device__ C v(int32_t child, int c) const { return value(a.p.v, a.n.v, a.p.value_size, child, c); }
   __device__ C Y(const ConstView& dout, int32_t child, int c) const {
     return value(dout, a.n.Y, a.p.value_size, child, c);

@@ -66,11 +66,11 @@ std::vector<Matrix> hsa_attention_matrices(HsaAttentionImpl& layer, const Tensor
   p.sequences = 1;
   p.trees = &view;
   p.batch_of = p.first_token = &zero;
-  p.heads = H;
+  p.heads = p.key_heads = H;
   p.head_size = p.value_size = static_cast<int>(q.size(2));
   p.scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
-  p.q = dense_view(q.data_ptr(), H, T, q.size(2));
-  p.k = dense_view(k.data_ptr(), H, T, q.size(2));
+  p.q[0] = dense_view(q.data_ptr(), H, T, q.size(2));
+  p.k[0] = dense_view(k.data_ptr(), H, T, q.size(2));
   p.v = dense_view(v.data_ptr(), H, T, q.size(2));
   if (positions.defined()) {
     p.positions = positions.data_ptr();

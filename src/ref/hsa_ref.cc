@@ -1,4 +1,5 @@
-// The definition of HSA attention (docs/MATH.md, section 2): plain loops in double over an explicit list of nodes.
+// The definition of HSA attention (docs/MATH.md, sections 2 and 3): plain loops in double over an explicit list of
+// nodes. The q and k of a node are those of all levels, one after the other: q = [a_l q^(l)], k = [k^(l)].
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -40,7 +41,7 @@ struct Node {
 
 struct Sequence {
   Sequence(const HsaProblem& problem, int64_t sequence, int64_t head)
-      : p(problem), n(sequence), h(head), tree(p.trees[n]) {
+      : p(problem), n(sequence), h(head), key_head(h / (p.heads / p.key_heads)), tree(p.trees[n]) {
     nodes.resize(tree.families + tree.tokens);
     for (int64_t f = 0; f < tree.families; ++f) {
       for (int32_t at = tree.child_begin[f]; at < tree.child_begin[f + 1]; ++at) {
@@ -51,24 +52,33 @@ struct Sequence {
     }
     for (int64_t t = 0; t < tree.tokens; ++t) {
       Node& leaf = token(t);
-      leaf.weight =
-          p.weights.data == nullptr ? 1.0 : at(p.weights, t, 0)[-h * p.weights.stride[1]];  // one for all heads
-      leaf.q.assign(p.head_size, 0.0);
-      leaf.k.assign(p.head_size, 0.0);
+      leaf.weight = p.weights.data == nullptr ? 1.0 : *at(p.weights, 0, 0, t, 0);  // one for all heads
+      leaf.q.assign(width(), 0.0);
+      leaf.k.assign(width(), 0.0);
       leaf.v.assign(p.value_size, 0.0);
       if (leaf.weight == 0) continue;  // padding may hold anything
-      leaf.kappa = p.key_bias.data == nullptr ? 0.0 : *at(p.key_bias, t, 0);
-      for (int c = 0; c < p.head_size; ++c) leaf.q[c] = *at(p.q, t, c);
-      for (int c = 0; c < p.head_size; ++c) leaf.k[c] = *at(p.k, t, c);
-      for (int c = 0; c < p.value_size && p.v.data != nullptr; ++c) leaf.v[c] = *at(p.v, t, c);
+      leaf.kappa = p.key_bias.data == nullptr ? 0.0 : *at(p.key_bias, key_head, 0, t, 0);
+      for (int l = 0; l < p.levels; ++l) {
+        for (int c = 0; c < p.head_size; ++c) {
+          leaf.q[l * p.head_size + c] = level_weight(l) * *at(p.q[l], h, l, t, c);
+          leaf.k[l * p.head_size + c] = *at(p.k[l], key_head, l, t, c);
+        }
+      }
+      for (int c = 0; c < p.value_size && p.v.data != nullptr; ++c) leaf.v[c] = *at(p.v, key_head, 0, t, c);
     }
   }
 
+  int64_t width() const { return int64_t{p.levels} * p.head_size; }
+  double level_weight(int l) const {
+    return p.level_weights == nullptr ? 1.0 : static_cast<const double*>(p.level_weights)[h * p.levels + l];
+  }
   Node& token(int64_t t) { return nodes[tree.families + t]; }
+  // Channel c of the row that token t has at level l.
   template <class AnyView, class Element = std::conditional_t<std::is_same_v<AnyView, View>, double, const double>>
-  Element* at(const AnyView& view, int64_t t, int64_t c) const {
-    return static_cast<Element*>(view.data) + p.batch_of[n] * view.stride[0] + h * view.stride[1] +
-           (p.first_token[n] + t) * view.stride[2] + c * view.stride[3];
+  Element* at(const AnyView& view, int64_t head, int l, int64_t t, int64_t c) const {
+    const int64_t first = l == 0 ? p.first_token[n] : p.first_row[l][n];
+    return static_cast<Element*>(view.data) + p.batch_of[n] * view.stride[0] + head * view.stride[1] +
+           (first + (t >> l)) * view.stride[2] + c * view.stride[3];
   }
   // Index into the position table, or -1.
   int64_t position_index(const Node& family, size_t c, size_t b) const {
@@ -92,8 +102,8 @@ struct Sequence {
     }
     for (int64_t a = tree.families - 1; a >= 0; --a) {
       Node& A = nodes[a];
-      A.q.assign(p.head_size, 0.0);
-      A.k.assign(p.head_size, 0.0);
+      A.q.assign(width(), 0.0);
+      A.k.assign(width(), 0.0);
       A.v.assign(p.value_size, 0.0);
       for (int64_t c : A.children) A.weight += nodes[c].weight;
       for (size_t c = 0; c < A.children.size(); ++c) {
@@ -131,10 +141,55 @@ struct Sequence {
   }
 
   const HsaProblem& p;
-  int64_t n, h;
+  int64_t n, h, key_head;
   const TreeView& tree;
   std::vector<Node> nodes;
 };
+
+// Adds the gradients of a leaf to the caller's arrays: those of a coarse row, and of a key head, have several parts.
+void add_leaf(Sequence& s, const HsaGradients& gr, int64_t t) {
+  const HsaProblem& p = s.p;
+  const Node& leaf = s.token(t);
+  if (leaf.weight == 0) return;
+  for (int l = 0; l < p.levels; ++l) {
+    for (int c = 0; c < p.head_size; ++c) {
+      const double dq = leaf.dq[l * p.head_size + c];
+      *s.at(gr.dq[l], s.h, l, t, c) += s.level_weight(l) * dq;
+      *s.at(gr.dk[l], s.key_head, l, t, c) += leaf.dk[l * p.head_size + c];
+      if (gr.dlevel_weights != nullptr)
+        static_cast<double*>(gr.dlevel_weights)[s.h * p.levels + l] += dq * *s.at(p.q[l], s.h, l, t, c);
+    }
+  }
+  for (int c = 0; c < p.value_size; ++c) *s.at(gr.dv, s.key_head, 0, t, c) += leaf.dv[c];
+  if (gr.dweights.data != nullptr) *s.at(gr.dweights, s.key_head, 0, t, 0) += leaf.dweight;
+  if (gr.dkey_bias.data != nullptr) *s.at(gr.dkey_bias, s.key_head, 0, t, 0) += leaf.dkappa;
+}
+
+// All gradients start at zero, on the rows of the sequences.
+void clear(const HsaProblem& p, const HsaGradients& gr) {
+  auto clear_array = [](void* data, int64_t count) {
+    for (int64_t at = 0; data != nullptr && at < count; ++at) static_cast<double*>(data)[at] = 0;
+  };
+  clear_array(gr.dpositions, p.heads * p.kinds * p.places * p.places);
+  clear_array(gr.dlevel_weights, p.heads * p.levels);
+  for (int64_t n = 0; n < p.sequences; ++n) {
+    for (int64_t h = 0; h < p.heads; ++h) {
+      const Sequence s(p, n, h);
+      auto clear_row = [&](const View& view, int64_t head, int l, int64_t t, int channels) {
+        for (int c = 0; c < channels && view.data != nullptr; ++c) *s.at(view, head, l, t, c) = 0;
+      };
+      for (int64_t t = 0; t < s.tree.tokens; ++t) {
+        for (int l = 0; l < p.levels; ++l) {
+          clear_row(gr.dq[l], h, l, t, p.head_size);
+          clear_row(gr.dk[l], s.key_head, l, t, p.head_size);
+        }
+        clear_row(gr.dv, s.key_head, 0, t, p.value_size);
+        clear_row(gr.dweights, s.key_head, 0, t, 1);
+        clear_row(gr.dkey_bias, s.key_head, 0, t, 1);
+      }
+    }
+  }
+}
 
 // Gradients, by the formulas of docs/MATH.md, section 2.4.
 void backward_sequence(Sequence& s, const HsaGradients& gr) {
@@ -143,14 +198,14 @@ void backward_sequence(Sequence& s, const HsaGradients& gr) {
   s.top_down([](int64_t, int64_t, double) {});
   for (Node& node : s.nodes) {
     node.Y.assign(p.value_size, 0.0);
-    node.dq.assign(p.head_size, 0.0);
-    node.dk.assign(p.head_size, 0.0);
+    node.dq.assign(s.width(), 0.0);
+    node.dk.assign(s.width(), 0.0);
     node.dv.assign(p.value_size, 0.0);
   }
   for (int64_t t = 0; t < s.tree.tokens; ++t) {
     Node& leaf = s.token(t);
     if (leaf.weight == 0) continue;  // y := 0 there
-    for (int c = 0; c < p.value_size; ++c) leaf.Y[c] = *s.at(gr.dout, t, c);
+    for (int c = 0; c < p.value_size; ++c) leaf.Y[c] = *s.at(gr.dout, s.h, 0, t, c);
     leaf.mbar = dot(leaf.Y, leaf.v);
   }
   for (int64_t a = s.tree.families - 1; a >= 0; --a) {
@@ -211,11 +266,7 @@ void backward_sequence(Sequence& s, const HsaGradients& gr) {
       leaf.dkappa += leaf.fbar;
       leaf.dweight += leaf.fbar / leaf.weight;
     }
-    for (int c = 0; c < p.head_size; ++c) *s.at(gr.dq, t, c) = leaf.dq[c];
-    for (int c = 0; c < p.head_size; ++c) *s.at(gr.dk, t, c) = leaf.dk[c];
-    for (int c = 0; c < p.value_size; ++c) *s.at(gr.dv, t, c) = leaf.dv[c];
-    if (gr.dweights.data != nullptr) *s.at(gr.dweights, t, 0) = leaf.weight > 0 ? leaf.dweight : 0.0;
-    if (gr.dkey_bias.data != nullptr) *s.at(gr.dkey_bias, t, 0) = leaf.weight > 0 ? leaf.dkappa : 0.0;
+    add_leaf(s, gr, t);
   }
 }
 
@@ -241,7 +292,7 @@ Status hsa_forward_ref(const HsaProblem& p, const HsaOutputs& outputs) {
       for (int64_t t = 0; t < s.tree.tokens; ++t) {
         const Node& leaf = s.token(t);
         for (int c = 0; c < p.value_size; ++c) {
-          *s.at(outputs.out, t, c) = leaf.weight == 0 ? 0.0 : acc[s.tree.families + t][c] + leaf.m * leaf.v[c];
+          *s.at(outputs.out, h, 0, t, c) = leaf.weight == 0 ? 0.0 : acc[s.tree.families + t][c] + leaf.m * leaf.v[c];
         }
       }
     }
@@ -253,9 +304,7 @@ Status hsa_backward_ref(const HsaProblem& p, const HsaGradients& gr) {
   if (Status s = hsa_check(p); !s.ok()) return s;
   if (Status s = hsa_check(gr, p); !s.ok()) return s;
   if (Status s = check_reference_dtype(p.dtype); !s.ok()) return s;
-  for (int64_t at = 0; gr.dpositions != nullptr && at < p.heads * p.kinds * p.places * p.places; ++at) {
-    static_cast<double*>(gr.dpositions)[at] = 0;
-  }
+  clear(p, gr);
   for (int64_t n = 0; n < p.sequences; ++n) {
     for (int64_t h = 0; h < p.heads; ++h) {
       Sequence s(p, n, h);

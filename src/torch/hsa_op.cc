@@ -144,8 +144,8 @@ std::vector<Tensor> hsa_attention_backward_kernel(const Tensor& dout, const opti
   HsaGradients g;
   g.dout = const_view(typed_dout);
   g.dscore = dense_dscore.defined() ? dense_dscore.data_ptr() : nullptr;
-  g.dq = view(gradients[0]);
-  g.dk = view(gradients[1]);
+  g.dq[0] = view(gradients[0]);
+  g.dk[0] = view(gradients[1]);
   g.dv = view(gradients[2]);
   Tensor per_head;
   if (weights.has_value()) {

@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include "strata/hkt.h"
 #include "torch/backward_node.h"
 #include "torch/op_common.h"
 
@@ -43,20 +42,16 @@ inline optional<Tensor> dense(const optional<Tensor>& t) {
 inline ConstView token_view(const Tensor& t) { return {t.data_ptr(), {t.stride(0), 0, t.stride(1), 1}}; }
 inline View head_token_view(const Tensor& t) { return {t.data_ptr(), {t.stride(0), t.stride(1), t.stride(2), 1}}; }
 
-// The only level of a problem.
-inline ConstView& one_level(ConstView& view) { return view; }
-inline ConstView& one_level(ConstView (&views)[kMaxLevels]) { return views[0]; }
-
 template <class Problem>
 inline void fill_common(Problem& p, const Tensor& q, const Tensor& k, const optional<Tensor>& v,
                         const optional<Tensor>& weights, const optional<Tensor>& key_bias,
                         const optional<Tensor>& positions, const optional<double>& scale) {
   p.dtype = dtype_of(q);
-  p.heads = q.size(1);
+  p.heads = p.key_heads = q.size(1);
   p.head_size = static_cast<int>(q.size(3));
   p.value_size = v.has_value() ? static_cast<int>(v->size(3)) : p.head_size;
-  one_level(p.q) = const_view(q);
-  one_level(p.k) = const_view(k);
+  p.q[0] = const_view(q);
+  p.k[0] = const_view(k);
   if (v.has_value()) p.v = const_view(*v);
   if (weights.has_value()) p.weights = token_view(*weights);
   if (key_bias.has_value()) p.key_bias = head_token_view(*key_bias);

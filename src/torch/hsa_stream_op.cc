@@ -28,7 +28,6 @@ struct StreamProblem {
       : weights(dense(weights_)), key_bias(dense(key_bias_)), positions(dense(positions_)) {
     fill_common(p, q, k, v, weights, key_bias, positions, scale);
     p.batch = q.size(0);
-    p.key_heads = p.heads;
     p.tokens = q.size(2);
     p.branching = static_cast<int>(branching);
     p.heights = positions.has_value() ? positions->size(1) : 0;

@@ -54,6 +54,8 @@ struct HsaCase {
   bool weights = false, key_bias = false, causal = false;
   bool packed = true;  // or padded
   Memory memory = Memory::kDense;
+  int levels = 1;
+  int64_t key_heads = 0;  // 0: as many as heads
 };
 inline std::ostream& operator<<(std::ostream& out, const HsaCase& c) { return out << c.name; }
 
@@ -67,24 +69,42 @@ struct HsaData {
     const int64_t longest = c.lengths.empty() ? 0 : *std::max_element(c.lengths.begin(), c.lengths.end());
     const auto count = static_cast<int64_t>(c.lengths.size());
     const int64_t batch = c.packed ? 1 : count, rows = c.packed ? total : longest + 2;
-    int64_t first = 0;
+    if (spec.key_heads == 0) spec.key_heads = c.heads;
+    const int64_t key_heads = spec.key_heads;
+    std::vector<int64_t> level_rows(c.levels, 0);  // of all sequences, one after the other
+    first_row.resize(c.levels);
+    for (int64_t n = 0; n < count; ++n) {
+      for (int l = 0; l < c.levels; ++l) {
+        first_row[l].push_back(c.packed ? level_rows[l] : 0);
+        level_rows[l] += hkt_level_tokens(c.lengths[n], l);
+      }
+    }
     for (int64_t n = 0; n < count; ++n) {
       trees.push_back(random_tree(c.lengths[n], c.shape, c.widest, c.domain, random));
       batch_of.push_back(c.packed ? 0 : n);
-      first_token.push_back(c.packed ? first : 0);
-      first += c.lengths[n];
       if (c.domain != Domain::kSet) places = std::max(places, trees.back().largest_family());
     }
     for (const Tree& tree : trees) views.push_back(tree.view());
-    auto make = [&](int64_t heads, int64_t channels) { return Array<S>(batch, heads, rows, channels, c.memory); };
-    for (Array<S>* array : {&q, &k, &dq, &dk}) *array = make(c.heads, c.head_size);
-    for (Array<S>* array : {&v, &dv, &out, &dout}) *array = make(c.heads, c.value_size);
-    for (Array<S>* array : {&q, &k, &v, &dout}) array->randomize(random);
-    for (Array<S>* array : {&out, &dq, &dk, &dv}) array->fill(0);
+    for (int l = 0; l < c.levels; ++l) {
+      const int64_t at_level = l == 0 ? rows : c.packed ? level_rows[l] : hkt_level_tokens(longest, l) + 2;
+      for (auto* list : {&q, &dq}) list->emplace_back(batch, c.heads, at_level, c.head_size, c.memory);
+      for (auto* list : {&k, &dk}) list->emplace_back(batch, key_heads, at_level, c.head_size, c.memory);
+      q[l].randomize(random), k[l].randomize(random), dq[l].fill(0), dk[l].fill(0);
+    }
+    for (Array<S>* array : {&v, &dv}) *array = Array<S>(batch, key_heads, rows, c.value_size, c.memory);
+    for (Array<S>* array : {&out, &dout}) *array = Array<S>(batch, c.heads, rows, c.value_size, c.memory);
+    for (Array<S>* array : {&v, &dout}) array->randomize(random);
+    for (Array<S>* array : {&out, &dv}) array->fill(0);
+    level_weights = Array<T>(1, 1, c.heads, c.levels);
+    dlevel_weights = Array<T>(1, 1, c.heads, c.levels);
+    level_weights.each([&](int64_t, int64_t, int64_t h, int64_t l) {  // convex, different for every head
+      const double sum = c.levels * (c.levels + 1) / 2;
+      level_weights(0, 0, h, l) = static_cast<T>(((l + h) % c.levels + 1) / sum);
+    });
     weights = Array<T>(batch, 1, rows, 1);
-    dweights = Array<T>(batch, c.heads, rows, 1);
-    key_bias = Array<T>(batch, c.heads, rows, 1);
-    dkey_bias = Array<T>(batch, c.heads, rows, 1);
+    dweights = Array<T>(batch, key_heads, rows, 1);
+    key_bias = Array<T>(batch, key_heads, rows, 1);
+    dkey_bias = Array<T>(batch, key_heads, rows, 1);
     for (Array<T>* array : {&dweights, &dkey_bias}) array->fill(0);
     key_bias.randomize(random, 0.5);
     weights.each([&](auto... at) {  // one in five is zero
@@ -101,8 +121,8 @@ struct HsaData {
 
   template <class Other>
   void copy_inputs_from(const HsaData<Other>& other) {
-    q.copy_from(other.q);
-    k.copy_from(other.k);
+    for (int l = 0; l < spec.levels; ++l) q[l].copy_from(other.q[l]), k[l].copy_from(other.k[l]);
+    level_weights.copy_from(other.level_weights);
     v.copy_from(other.v);
     dout.copy_from(other.dout);
     weights.copy_from(other.weights);
@@ -122,9 +142,15 @@ struct HsaData {
     p.value_size = spec.value_size;
     p.trees = views.data();
     p.batch_of = batch_of.data();
-    p.first_token = first_token.data();
-    p.q = q.const_view();
-    p.k = k.const_view();
+    p.first_token = first_row[0].data();
+    p.key_heads = spec.key_heads;
+    p.levels = spec.levels;
+    for (int l = 0; l < spec.levels; ++l) {
+      p.first_row[l] = first_row[l].data();
+      p.q[l] = q[l].const_view();
+      p.k[l] = k[l].const_view();
+    }
+    if (spec.levels > 1) p.level_weights = const_cast<Array<T>&>(level_weights).data();
     p.v = v.const_view();
     if (spec.weights) p.weights = weights.const_view();
     if (spec.key_bias) p.key_bias = key_bias.const_view();
@@ -143,8 +169,8 @@ struct HsaData {
     HsaGradients g;
     g.dout = dout.const_view();
     g.dscore = dscore.data();
-    g.dq = dq.view();
-    g.dk = dk.view();
+    for (int l = 0; l < spec.levels; ++l) g.dq[l] = dq[l].view(), g.dk[l] = dk[l].view();
+    if (spec.levels > 1) g.dlevel_weights = dlevel_weights.data();
     g.dv = dv.view();
     if (spec.weights) g.dweights = dweights.view();
     if (spec.key_bias) g.dkey_bias = dkey_bias.view();
@@ -160,10 +186,12 @@ struct HsaData {
   HsaCase spec;
   std::vector<Tree> trees;
   std::vector<TreeView> views;
-  std::vector<int64_t> batch_of, first_token;
+  std::vector<int64_t> batch_of;
+  std::vector<std::vector<int64_t>> first_row;  // by level
   int64_t places = 1;
-  Array<S> q, k, v, out, dout, dq, dk, dv;
-  Array<T> weights, dweights, key_bias, dkey_bias, positions, dpositions, score, dscore;
+  std::vector<Array<S>> q, k, dq, dk;  // by level
+  Array<S> v, out, dout, dv;
+  Array<T> level_weights, dlevel_weights, weights, dweights, key_bias, dkey_bias, positions, dpositions, score, dscore;
 };
 
 // Calls f(name, got, want) for each output and gradient.
@@ -171,8 +199,8 @@ template <class Got, class Want, class F>
 void each_hsa_result(const Got& got, const Want& want, F f) {
   f("out", got.out, want.out);
   f("score", got.score, want.score);
-  f("dq", got.dq, want.dq);
-  f("dk", got.dk, want.dk);
+  for (int l = 0; l < got.spec.levels; ++l) f("dq", got.dq[l], want.dq[l]), f("dk", got.dk[l], want.dk[l]);
+  if (got.spec.levels > 1) f("dlevel_weights", got.dlevel_weights, want.dlevel_weights);
   f("dv", got.dv, want.dv);
   if (got.spec.weights) f("dweights", got.dweights, want.dweights);
   if (got.spec.key_bias) f("dkey_bias", got.dkey_bias, want.dkey_bias);

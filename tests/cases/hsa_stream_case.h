@@ -44,10 +44,6 @@ struct StreamData {
     });
     for (Array<T>* array : {&key_bias, &dkey_bias}) *array = Array<T>(c.batch, key_heads, c.tokens, 1);
     key_bias.randomize(random, 0.5);
-    heights = hsa_stream_heights(c.tokens, c.branching);
-    const int64_t table = hsa_stream_distances(c.near, c.both_sides) * c.branching * c.branching;
-    for (Array<T>* array : {&positions, &dpositions}) *array = Array<T>(1, c.heads, heights, table);
-    positions.randomize(random, 0.5);
     for (Array<T>* array : {&level_weights, &dlevel_weights}) *array = Array<T>(1, 1, c.heads, c.levels);
     for (int64_t h = 0; h < c.heads; ++h) {
       double rest = 1;  // convex, different for every head
@@ -57,6 +53,10 @@ struct StreamData {
         rest -= a;
       }
     }
+    heights = hsa_stream_heights(c.tokens, c.branching);
+    const int64_t table = hsa_stream_distances(c.near, c.both_sides) * c.branching * c.branching;
+    for (Array<T>* array : {&positions, &dpositions}) *array = Array<T>(1, c.heads, heights, table);
+    positions.randomize(random, 0.5);
   }
   template <class Other>
   void copy_inputs_from(const StreamData<Other>& o) {

@@ -43,8 +43,9 @@ class HsaKernel : public testing::TestWithParam<KernelCase> {
 };
 std::vector<KernelCase> all_cases() {
   std::vector<KernelCase> cases;
-  for (const HsaCase& spec : hsa_cases())
-    for (Isa isa : supported_isas()) cases.push_back({spec, isa});
+  for (const std::vector<HsaCase>& table : {hsa_cases(), strata_tree_cases()})
+    for (const HsaCase& spec : table)
+      for (Isa isa : supported_isas()) cases.push_back({spec, isa});
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Cases, HsaKernel, testing::ValuesIn(all_cases()),
@@ -81,12 +82,12 @@ TEST(HsaAbuse, AllWeightsZeroGivesZeros) {
   for (int64_t t = 0; t < 9; ++t) d.weights(0, 0, t, 0) = 0;
   for (int64_t t = 9; t < 13; ++t) d.weights(0, 0, t, 0) = 1;
   for (int64_t t = 0; t < 9; ++t)  // padding may hold anything
-    for (Array<float>* array : {&d.q, &d.k, &d.v, &d.dout}) (*array)(0, 0, t, 0) = std::nanf("");
+    for (Array<float>* array : {&d.q[0], &d.k[0], &d.v, &d.dout}) (*array)(0, 0, t, 0) = std::nanf("");
   ASSERT_TRUE(hsa_forward(d.problem(), d.outputs()).ok());
   ASSERT_TRUE(hsa_backward(d.problem(), d.gradients()).ok());
   EXPECT_EQ(d.score(0, 0, 0, 0), -std::numeric_limits<float>::infinity());
   for (int64_t t = 0; t < 9; ++t) {
-    for (Array<float>* array : {&d.out, &d.dq, &d.dk, &d.dv}) EXPECT_EQ((*array)(0, 0, t, 0), 0.0f);
+    for (Array<float>* array : {&d.out, &d.dq[0], &d.dk[0], &d.dv}) EXPECT_EQ((*array)(0, 0, t, 0), 0.0f);
     EXPECT_EQ(d.dweights(0, 0, t, 0), 0.0f);
   }
   EXPECT_TRUE(std::isfinite(d.out(0, 1, 10, 2)));
@@ -118,12 +119,12 @@ TEST(HsaErrors, MistakesAreNamed) {
     const std::string message = hsa_backward(p, g).message();
     EXPECT_NE(message.find(words), std::string::npos) << "message: " << message << "\nexpected: " << words;
   };
-  refuse([](auto& p, auto&, auto&) { p.heads = 0; }, "heads: expected 1 or more, got 0");
+  refuse([](auto& p, auto&, auto&) { p.heads = 0; }, "heads: expected a positive multiple of key_heads, got heads = 0");
   refuse([](auto& p, auto&, auto&) { p.head_size = 300; }, "head_size: expected 1 to 256, got 300");
   refuse([](auto& p, auto&, auto&) { p.trees = nullptr; }, "trees: expected a pointer");
-  refuse([](auto& p, auto&, auto&) { p.q.data = nullptr; }, "q: expected a pointer");
+  refuse([](auto& p, auto&, auto&) { p.q[0].data = nullptr; }, "q[0]: expected a pointer");
   refuse([](auto& p, auto&, auto&) { p.v.data = nullptr; }, "v: expected a pointer");
-  refuse([](auto&, auto& g, auto&) { g.dk.data = nullptr; }, "dk: expected a pointer");
+  refuse([](auto&, auto& g, auto&) { g.dk[0].data = nullptr; }, "dk[0]: expected a pointer");
   refuse([](auto& p, auto&, auto&) { p.places = 2; }, "has 3 children, positions has 2 places");
   refuse([](auto&, auto&, auto& d) { d.weights(0, 0, 7, 0) = -1; },
          "weights: expected finite numbers of 0 or more, got -1 for token 1 of sequence 1");

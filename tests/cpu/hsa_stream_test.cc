@@ -1,4 +1,5 @@
-// Streaming HSA: reference against finite differences, kernels against the reference, causality, decoding.
+// Streaming attention: kernels against the reference, causality, gradients against finite differences, decoding. What
+// its theory says is in strata_stream_test.cc.
 #include "strata/hsa_stream.h"
 
 #include <gtest/gtest.h>
@@ -13,6 +14,8 @@ namespace {
 
 class HsaStream : public testing::TestWithParam<StreamCase> {};
 INSTANTIATE_TEST_SUITE_P(Cases, HsaStream, testing::ValuesIn(stream_cases()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Strata, HsaStream, testing::ValuesIn(strata_stream_cases()),
                          [](const auto& info) { return info.param.name; });
 
 template <class S>
@@ -52,30 +55,49 @@ TEST_P(HsaStream, SameBitsAtAnyThreadCount) {
   }
 }
 
-TEST_P(HsaStream, OutputsNeverDependOnLaterTokens) {
-  StreamData<float> clean(GetParam());
+TEST_P(HsaStream, CausalOutputsNeverDependOnLaterTokens) {
+  const StreamCase& c = GetParam();
+  if (c.both_sides) return;
+  StreamData<float> clean(c);
   ASSERT_TRUE(hsa_stream_forward(clean.problem(), clean.outputs()).ok());
-  for (int64_t t = 0; t < GetParam().tokens; t += std::max<int64_t>(1, GetParam().tokens / 17)) {
-    StreamData<float> d(GetParam());
-    for (Array<float>* array : {&d.q[0], &d.k[0], &d.v}) {
-      array->each([&](int64_t b, int64_t h, int64_t token, int64_t c) {
-        if (token >= t) (*array)(b, h, token, c) += 1.0f;
+  for (int64_t t = 0; t < c.tokens; t += std::max<int64_t>(1, c.tokens / 17)) {
+    StreamData<float> d(c);
+    auto change = [&](Array<float>& array, int level) {  // a coarse row is known from its first token on
+      array.each([&](int64_t b, int64_t h, int64_t row, int64_t channel) {
+        if (row << level >= t) array(b, h, row, channel) += 1.0f;
       });
-    }
+    };
+    for (int l = 0; l < c.levels; ++l) change(d.q[l], l), change(d.k[l], l);
+    change(d.v, 0);
     ASSERT_TRUE(hsa_stream_forward(d.problem(), d.outputs()).ok());
     for (int64_t i = 0; i < t; ++i) ASSERT_EQ(d.out(0, 0, i, 0), clean.out(0, 0, i, 0)) << i << " changed from " << t;
   }
 }
 
-TEST(HsaStreamRef, GradientsByFiniteDifferences) {
-  StreamData<double> d({"small", 1, 2, 11, 3, 2, 2, true, true, true});
+class StreamGradients : public testing::TestWithParam<StreamCase> {};
+INSTANTIATE_TEST_SUITE_P(
+    Small, StreamGradients,
+    testing::Values(StreamCase{"hsa", 1, 2, 11, 3, 2, 2, true, true, true},
+                    StreamCase{"near", 1, 1, 14, 2, 2, 2, true, true, true, Memory::kDense, 2},
+                    StreamCase{"levels", 2, 2, 13, 3, 2, 2, true, true, true, Memory::kDense, 2, 3, 1},
+                    StreamCase{"both_sides", 1, 2, 13, 2, 2, 2, true, true, true, Memory::kDense, 2, 3, 1, true}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(StreamGradients, OfTheReferenceEqualFiniteDifferences) {
+  const StreamCase& c = GetParam();
+  StreamData<double> d(c);
+  // A weight of 0 hides its token, so that its gradient is 0 by definition; near 0 differences are poor.
+  for (int64_t b = 0; b < c.batch; ++b) {
+    for (int64_t t = 0; t < c.tokens; ++t)
+      if (d.weights(b, 0, t, 0) < 0.2) d.weights(b, 0, t, 0) = 0.4;
+  }
   ASSERT_TRUE(hsa_stream_forward_ref(d.problem(), d.outputs()).ok());
   ASSERT_TRUE(hsa_stream_backward_ref(d.problem(), d.outputs(), d.gradients()).ok());
   auto loss = [&] {
     EXPECT_TRUE(hsa_stream_forward_ref(d.problem(), d.outputs()).ok());
     double sum = 0;
     d.out.each([&](auto... at) { sum += d.out(at...) * d.dout(at...); });
-    d.lse.each([&](auto... at) { sum += std::isfinite(d.lse(at...)) ? d.lse(at...) * d.dlse(at...) : 0.0; });
+    d.lse.each([&](auto... at) { sum += d.lse(at...) * d.dlse(at...); });
     return sum;
   };
   auto check = [&](const char* name, Array<double>& input, const Array<double> gradient) {
@@ -84,25 +106,35 @@ TEST(HsaStreamRef, GradientsByFiniteDifferences) {
       input(at...) = kept + 1e-5;
       const double up = loss();
       input(at...) = kept - 1e-5;
-      EXPECT_NEAR(gradient(at...), (up - loss()) / 2e-5, 2e-8) << name;
+      EXPECT_NEAR(gradient(at...), (up - loss()) / 2e-5, 3e-8) << name;
       input(at...) = kept;
     });
   };
-  check("q", d.q[0], d.dq[0]), check("k", d.k[0], d.dk[0]), check("v", d.v, d.dv);
-  check("key_bias", d.key_bias, d.dkey_bias), check("positions", d.positions, d.dpositions);
-  // The weights are those of all heads; a weight of 0 hides its token, so that its gradient is 0 by definition.
-  Array<double> dweights(1, 1, 11, 1);
-  for (int64_t t = 0; t < 11; ++t) {
-    const bool hidden = d.weights(0, 0, t, 0) == 0;
-    if (hidden) {
-      EXPECT_EQ(d.dweights(0, 0, t, 0), 0.0);
-      d.weights(0, 0, t, 0) = 0.4;
-    }
-  }
+  for (int l = 0; l < c.levels; ++l) check("q", d.q[l], d.dq[l]), check("k", d.k[l], d.dk[l]);
+  if (c.levels > 1) check("level_weights", d.level_weights, d.dlevel_weights);
+  check("v", d.v, d.dv), check("key_bias", d.key_bias, d.dkey_bias), check("positions", d.positions, d.dpositions);
+  Array<double> dweights(c.batch, 1, c.tokens, 1);  // the weights are those of all heads
+  dweights.each([&](int64_t b, int64_t, int64_t t, int64_t) {
+    double sum = 0;
+    for (int64_t h = 0; h < d.spec.key_heads; ++h) sum += d.dweights(b, h, t, 0);
+    dweights(b, 0, t, 0) = sum;
+  });
+  check("weights", d.weights, dweights);
+}
+
+TEST(HsaStreamRef, AHiddenTokenHasNoGradients) {
+  StreamData<double> d({"hidden", 1, 2, 40, 3, 2, 2, true, true, true, Memory::kDense, 2, 2});
   ASSERT_TRUE(hsa_stream_forward_ref(d.problem(), d.outputs()).ok());
   ASSERT_TRUE(hsa_stream_backward_ref(d.problem(), d.outputs(), d.gradients()).ok());
-  for (int64_t t = 0; t < 11; ++t) dweights(0, 0, t, 0) = d.dweights(0, 0, t, 0) + d.dweights(0, 1, t, 0);
-  check("weights", d.weights, dweights);
+  int hidden = 0;
+  for (int64_t t = 0; t < 40; ++t) {
+    if (d.weights(0, 0, t, 0) != 0) continue;
+    ++hidden;
+    EXPECT_EQ(d.dweights(0, 0, t, 0), 0.0);
+    EXPECT_EQ(d.dv(0, 0, t, 0), 0.0);
+    EXPECT_EQ(d.dk[0](0, 0, t, 0), 0.0);
+  }
+  EXPECT_GT(hidden, 0);
 }
 
 // Row by row never further from causal softmax than the masked tree: lse_stream >= what the masked tree reaches, and
@@ -117,9 +149,9 @@ TEST(HsaStreamRef, ScoresAtLeastTheMaskedTree) {
     const int64_t zero = 0;
     HsaProblem p;
     p.dtype = DType::kFloat64;
-    p.sequences = 1, p.heads = 2, p.head_size = p.value_size = 4;
+    p.sequences = 1, p.heads = p.key_heads = 2, p.head_size = p.value_size = 4;
     p.trees = &view, p.batch_of = &zero, p.first_token = &zero;
-    p.q = d.q[0].view(), p.k = d.k[0].view(), p.scale = 0.7, p.causal = true;
+    p.q[0] = d.q[0].view(), p.k[0] = d.k[0].view(), p.scale = 0.7, p.causal = true;
     double score[2];
     ASSERT_TRUE(hsa_forward_ref(p, {{}, score}).ok());
     for (int h = 0; h < 2; ++h) {
@@ -130,55 +162,102 @@ TEST(HsaStreamRef, ScoresAtLeastTheMaskedTree) {
   }
 }
 
-TEST(HsaStreamDecode, TenThousandStepsEqualTheParallelForm) {
-  const StreamCase spec{"decode", 2, 2, 10000, 16, 8, 6, true, true, true};
-  StreamData<double> d(spec);
-  ASSERT_TRUE(hsa_stream_forward(d.problem(2), d.outputs()).ok());
-  const int64_t capacity = hsa_stream_heights(spec.tokens, 16), rows = 2 * 2 * capacity * 16;
-  std::vector<double> keys(rows * 8), values(rows * 6), kappas(rows), masses(2 * capacity * 16), q(4 * 8), k(4 * 8),
-      v(4 * 6), weight(2), bias(4), out(4 * 6);
-  std::vector<int64_t> lengths(2, 0);
-  HsaStreamStep s;
-  s.dtype = DType::kFloat64;
-  s.batch = s.heads = s.key_heads = 2, s.branching = 16, s.head_size = 8, s.value_size = 6, s.capacity = capacity,
-  s.scale = 0.7;
-  s.q = q.data(), s.k = k.data(), s.v = v.data(), s.weight = weight.data(), s.key_bias = bias.data();
-  s.positions = d.positions.data(), s.heights = d.heights;
-  s.keys = keys.data(), s.values = values.data(), s.kappas = kappas.data(), s.masses = masses.data();
-  s.lengths = lengths.data(), s.out = out.data();
-  for (int64_t t = 0; t < spec.tokens; ++t) {
-    for (int64_t b = 0; b < 2; ++b) {
+// The cache and the new token of a decoding step in double.
+struct Decoder {
+  explicit Decoder(const StreamData<double>& d) : c(d.spec), heights(d.heights) {
+    const int64_t slots = c.key_heads * heights * c.near * c.branching, width = c.levels * c.head_size;
+    keys.resize(c.batch * slots * width), values.resize(c.batch * slots * c.value_size);
+    kappas.resize(c.batch * slots), masses.resize(c.batch * slots / c.key_heads), lengths.resize(c.batch);
+    q.resize(c.batch * c.heads * width), k.resize(c.batch * c.key_heads * width), weight.resize(c.batch);
+    v.resize(c.batch * c.key_heads * c.value_size), bias.resize(c.batch * c.key_heads);
+    out.resize(c.batch * c.heads * c.value_size);
+  }
+  void load(const StreamData<double>& d, int64_t t) {
+    for (int64_t b = 0; b < c.batch; ++b) {
       weight[b] = d.weights(b, 0, t, 0);
-      for (int64_t h = 0; h < 2; ++h) {
-        bias[b * 2 + h] = d.key_bias(b, h, t, 0);
-        for (int c = 0; c < 8; ++c)
-          q[(b * 2 + h) * 8 + c] = d.q[0](b, h, t, c), k[(b * 2 + h) * 8 + c] = d.k[0](b, h, t, c);
-        for (int c = 0; c < 6; ++c) v[(b * 2 + h) * 6 + c] = d.v(b, h, t, c);
+      for (int l = 0; l < c.levels; ++l) {
+        for (int64_t h = 0; h < c.heads; ++h)
+          for (int x = 0; x < c.head_size; ++x)
+            q[((b * c.heads + h) * c.levels + l) * c.head_size + x] = d.q[l](b, h, t >> l, x);
+        for (int64_t h = 0; h < c.key_heads; ++h)
+          for (int x = 0; x < c.head_size; ++x)
+            k[((b * c.key_heads + h) * c.levels + l) * c.head_size + x] = d.k[l](b, h, t >> l, x);
+      }
+      for (int64_t h = 0; h < c.key_heads; ++h) {
+        bias[b * c.key_heads + h] = d.key_bias(b, h, t, 0);
+        for (int x = 0; x < c.value_size; ++x) v[(b * c.key_heads + h) * c.value_size + x] = d.v(b, h, t, x);
       }
     }
-    ASSERT_TRUE(hsa_stream_step(s).ok());
-    for (int64_t b = 0; b < 2; ++b)
-      for (int64_t h = 0; h < 2; ++h)
-        for (int c = 0; c < 6; ++c) ASSERT_NEAR(out[(b * 2 + h) * 6 + c], d.out(b, h, t, c), 1e-11) << "token " << t;
   }
-  EXPECT_EQ(hsa_stream_entries(1048575, 16), 75);
-  lengths[1] = int64_t{1} << 40;
-  EXPECT_NE(hsa_stream_step(s).message().find("capacity: sequence 1 needs"), std::string::npos);
+  HsaStreamStep step(StreamData<double>& d) {
+    HsaStreamStep s;
+    s.dtype = DType::kFloat64;
+    s.batch = c.batch, s.heads = c.heads, s.key_heads = c.key_heads, s.branching = c.branching, s.near = c.near;
+    s.levels = c.levels, s.head_size = c.head_size, s.value_size = c.value_size, s.capacity = heights, s.scale = 0.7;
+    s.q = q.data(), s.k = k.data(), s.v = v.data(), s.weight = weight.data(), s.key_bias = bias.data();
+    if (c.levels > 1) s.level_weights = d.level_weights.data();
+    s.positions = d.positions.data(), s.heights = heights;
+    s.keys = keys.data(), s.values = values.data(), s.kappas = kappas.data(), s.masses = masses.data();
+    s.lengths = lengths.data(), s.out = out.data();
+    return s;
+  }
+  StreamCase c;
+  int64_t heights;
+  std::vector<double> keys, values, kappas, masses, q, k, v, weight, bias, out;
+  std::vector<int64_t> lengths;
+};
+
+class HsaStreamDecode : public testing::TestWithParam<StreamCase> {};
+INSTANTIATE_TEST_SUITE_P(
+    Long, HsaStreamDecode,
+    testing::Values(StreamCase{"near1", 2, 2, 10000, 16, 8, 6, true, true, true},
+                    StreamCase{"near2", 2, 2, 10000, 16, 8, 6, true, true, true, Memory::kDense, 2},
+                    StreamCase{"near3", 1, 2, 10000, 4, 4, 4, true, true, true, Memory::kDense, 3},
+                    StreamCase{"near2_levels", 1, 4, 10000, 16, 8, 6, true, true, true, Memory::kDense, 2, 3, 2}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(HsaStreamDecode, TenThousandStepsEqualTheParallelForm) {
+  StreamData<double> d(GetParam());
+  ASSERT_TRUE(hsa_stream_forward(d.problem(2), d.outputs()).ok());
+  Decoder decoder(d);
+  const StreamCase& c = d.spec;
+  const HsaStreamStep s = decoder.step(d);
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    decoder.load(d, t);
+    ASSERT_TRUE(hsa_stream_step(s).ok());
+    for (int64_t row = 0; row < c.batch * c.heads; ++row)
+      for (int x = 0; x < c.value_size; ++x)
+        ASSERT_NEAR(decoder.out[row * c.value_size + x], d.out(row / c.heads, row % c.heads, t, x), 1e-11)
+            << "token " << t;
+  }
+  decoder.lengths.back() = int64_t{1} << 40;
+  const std::string expected = "capacity: sequence " + std::to_string(c.batch - 1) + " needs";
+  EXPECT_NE(hsa_stream_step(s).message().find(expected), std::string::npos);
 }
 
-// Counts the pairs of a token and an entry that it sees: itself and, at every height, its ancestor's earlier siblings.
+// Counts by the definition: what a token sees, what that costs, what a cache holds.
 TEST(HsaStreamCost, CountsWhatEveryTokenSees) {
   for (int branching : {2, 3, 16}) {
-    int64_t pairs = 0;
-    for (int64_t t = 0; t < 300; ++t) {
-      EXPECT_EQ(hsa_stream_cost(t, branching), pairs) << "branching " << branching << ", " << t << " tokens";
-      int64_t seen = 1;
-      for (int64_t size = 1; size <= t; size *= branching) {
-        for (int64_t node = 0; node < t / size; ++node) seen += node / branching == t / size / branching;
+    for (int near : {1, 2, 3, 1000}) {
+      int64_t pairs = 0;
+      for (int64_t t = 0; t < 300; ++t) {
+        EXPECT_EQ(hsa_stream_cost(t, branching, near), pairs) << "branching " << branching << ", " << t << " tokens";
+        int64_t seen = 0;
+        for (int64_t size = 1, height = 0; size <= t; size *= branching, ++height) {
+          const int64_t ancestor = t / size;
+          for (int64_t node = 0; node < ancestor; ++node) {
+            const bool close = ancestor / branching - node / branching < near;
+            seen += close && (height == 0 || node <= ancestor - near);
+          }
+        }
+        EXPECT_EQ(hsa_stream_entries(t, branching, near), seen);
+        pairs += 1 + seen;
       }
-      pairs += seen;
     }
   }
+  EXPECT_EQ(hsa_stream_entries(1048575, 16), 75);
+  EXPECT_EQ(hsa_stream_slots(1000000, 16, 2), 32 + 32 + 32 + 32 + 15);
+  EXPECT_EQ(hsa_stream_slots(1048576, 16, 2), 32 + 32 + 32 + 32 + 16 + 1);
 }
 
 TEST(HsaStreamErrors, MistakesAreNamed) {
@@ -194,6 +273,15 @@ TEST(HsaStreamErrors, MistakesAreNamed) {
   refuse([](auto& p) { p.head_size = 0; }, "head_size");
   refuse([](auto& p) { p.k[0].data = nullptr; }, "k[0]: expected a pointer");
   refuse([](auto& p) { p.tokens = -1; }, "tokens");
+  refuse([](auto& p) { p.near = 0; }, "near: expected 1 or more families, got 0");
+  refuse([](auto& p) { p.levels = 9; }, "levels: expected 1 to 8, got 9");
+  refuse([](auto& p) { p.levels = 2; }, "level_weights: expected a pointer");
+  refuse([](auto& p) { p.key_heads = 2; }, "heads: expected a positive multiple of key_heads, got heads = 1");
+  const float half[2] = {0.5f, 0.25f}, nan[2] = {0.5f, NAN}, whole[2] = {0.5f, 0.5f};
+  refuse([&](auto& p) { p.levels = 2, p.level_weights = half; },
+         "level_weights: expected weights that sum to 1, got 0.75");
+  refuse([&](auto& p) { p.levels = 2, p.level_weights = nan; }, "level_weights: expected finite numbers");
+  refuse([&](auto& p) { p.levels = 2, p.level_weights = whole; }, "q[1]: expected a pointer");
   HsaStreamGradients g = d.gradients();
   g.dweights = d.dweights.view();
   EXPECT_NE(hsa_stream_backward(d.problem(), d.outputs(), g).message().find("dweights: expected null"),

@@ -54,11 +54,11 @@ TEST(HsaCudaAbuse, AllWeightsZeroGivesZeros) {
   for (int64_t t = 0; t < 9; ++t) d.weights(0, 0, t, 0) = 0;
   for (int64_t t = 9; t < 13; ++t) d.weights(0, 0, t, 0) = 1;
   for (int64_t t = 0; t < 9; ++t)  // padding may hold anything
-    for (Array<float>* array : {&d.q, &d.k, &d.v, &d.dout}) (*array)(0, 0, t, 0) = std::nanf("");
+    for (Array<float>* array : {&d.q[0], &d.k[0], &d.v, &d.dout}) (*array)(0, 0, t, 0) = std::nanf("");
   run_on_gpu(d);
   EXPECT_EQ(d.score(0, 0, 0, 0), -std::numeric_limits<float>::infinity());
   for (int64_t t = 0; t < 9; ++t) {
-    for (Array<float>* array : {&d.out, &d.dq, &d.dk, &d.dv}) EXPECT_EQ((*array)(0, 0, t, 0), 0.0f);
+    for (Array<float>* array : {&d.out, &d.dq[0], &d.dk[0], &d.dv}) EXPECT_EQ((*array)(0, 0, t, 0), 0.0f);
     EXPECT_EQ(d.dweights(0, 0, t, 0), 0.0f);
   }
   EXPECT_TRUE(std::isfinite(d.out(0, 1, 10, 2)));

@@ -9,15 +9,23 @@ namespace strata::test {
 template <class S>
 void run_on_gpu(HsaData<S>& d) {
   Mirror mirror;
-  for (Array<S>* array : {&d.q, &d.k, &d.v, &d.out, &d.dout, &d.dq, &d.dk, &d.dv}) mirror.add(*array);
-  for (auto* array :
-       {&d.weights, &d.dweights, &d.key_bias, &d.dkey_bias, &d.positions, &d.dpositions, &d.score, &d.dscore})
+  for (auto* list : {&d.q, &d.k, &d.dq, &d.dk})
+    for (Array<S>& array : *list) mirror.add(array);
+  for (Array<S>* array : {&d.v, &d.out, &d.dout, &d.dv}) mirror.add(*array);
+  for (auto* array : {&d.level_weights, &d.dlevel_weights, &d.weights, &d.dweights, &d.key_bias, &d.dkey_bias,
+                      &d.positions, &d.dpositions, &d.score, &d.dscore})
     mirror.add(*array);
   HsaProblem p = d.problem();
   HsaOutputs o = d.outputs();
   HsaGradients g = d.gradients();
-  for (ConstView* view : {&p.q, &p.k, &p.v, &p.weights, &p.key_bias, &g.dout}) mirror.translate_view(*view);
-  for (View* view : {&o.out, &g.dq, &g.dk, &g.dv, &g.dweights, &g.dkey_bias}) mirror.translate_view(*view);
+  for (int l = 0; l < p.levels; ++l) {
+    mirror.translate_view(p.q[l]), mirror.translate_view(p.k[l]);
+    mirror.translate_view(g.dq[l]), mirror.translate_view(g.dk[l]);
+  }
+  p.level_weights = mirror.translate(static_cast<const char*>(p.level_weights));
+  g.dlevel_weights = mirror.translate(static_cast<char*>(g.dlevel_weights));
+  for (ConstView* view : {&p.v, &p.weights, &p.key_bias, &g.dout}) mirror.translate_view(*view);
+  for (View* view : {&o.out, &g.dv, &g.dweights, &g.dkey_bias}) mirror.translate_view(*view);
   p.positions = mirror.translate(static_cast<const char*>(p.positions));
   o.score = mirror.translate(static_cast<char*>(o.score));
   g.dscore = mirror.translate(static_cast<const char*>(g.dscore));
@@ -33,8 +41,10 @@ void run_on_gpu(HsaData<S>& d) {
       cuda::hsa_backward(p, plan, numbers, g, mirror.scratch(cuda::hsa_backward_workspace(p, plan)), nullptr);
   ASSERT_TRUE(backward.ok()) << backward.message();
   expect_cuda(cudaDeviceSynchronize());
-  for (Array<S>* array : {&d.out, &d.dq, &d.dk, &d.dv}) mirror.fetch(*array);
-  for (auto* array : {&d.dweights, &d.dkey_bias, &d.dpositions, &d.score}) mirror.fetch(*array);
+  for (auto* list : {&d.dq, &d.dk})
+    for (Array<S>& array : *list) mirror.fetch(array);
+  for (Array<S>* array : {&d.out, &d.dv}) mirror.fetch(*array);
+  for (auto* array : {&d.dlevel_weights, &d.dweights, &d.dkey_bias, &d.dpositions, &d.score}) mirror.fetch(*array);
 }
 
 // What the table of the CPU has too little of: rows the tensor-core kernels take, with all terms.

@@ -56,7 +56,7 @@ TEST(HsaStreamCudaAbuse, HiddenKeysMayHoldAnything) {
   StreamData<BFloat16> clean({"nan", 1, 2, 200, 16, 64, 64, true}), dirty(clean.spec);
   for (int64_t t = 0; t < 200; ++t) {
     if (clean.weights(0, 0, t, 0) != 0) continue;
-    dirty.k(0, 1, t, 3) = BFloat16(std::nan(""));
+    dirty.k[0](0, 1, t, 3) = BFloat16(std::nan(""));
     dirty.v(0, 0, t, 5) = BFloat16(std::nan(""));
   }
   run_on_gpu(clean);

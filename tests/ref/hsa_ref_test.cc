@@ -1,4 +1,5 @@
-// The identities of docs/MATH.md, section 2, on the reference, one test each.
+// The identities of docs/MATH.md, sections 2 and 3, on the reference, one test each. With several levels the softmax
+// that the tree approximates is that of HKT.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -24,6 +25,10 @@ std::vector<HsaCase> small_cases() {
     cases.push_back({std::string(name) + "_positions", {6, 4}, shape, 4, 2, 2, 2, Domain::kSequence, true, false});
     cases.push_back(
         {std::string(name) + "_causal", {8}, shape, 4, 1, 2, 2, Domain::kSequence, false, true, true, false});
+    HsaCase levels{std::string(name) + "_levels", {7, 5}, shape, 4, 2, 2, 2, Domain::kSequence, true, true};
+    levels.levels = 3;
+    levels.key_heads = 1;
+    cases.push_back(levels);
   }
   return cases;
 }
@@ -40,7 +45,7 @@ std::vector<double> materialize(const HsaData<double>& d, int64_t n, int64_t h) 
 }
 
 double weight_of(const HsaData<double>& d, int64_t n, int64_t t) {
-  return d.spec.weights ? d.weights(d.batch_of[n], 0, d.first_token[n] + t, 0) : 1.0;
+  return d.spec.weights ? d.weights(d.batch_of[n], 0, d.first_row[0][n] + t, 0) : 1.0;
 }
 
 // lse_i and the softmax that HSA approximates: w_j exp(s <q_i, k_j> + kappa_j + E_ij), E at the lowest common family.
@@ -57,16 +62,20 @@ struct Softmax {
         depth[child] = depth[f] + 1;
       }
     }
-    const int64_t b = d.batch_of[n], first = d.first_token[n];
+    const int64_t b = d.batch_of[n], first = d.first_row[0][n], key_head = h / (d.spec.heads / d.spec.key_heads);
     for (int64_t i = 0; i < T; ++i) {
       std::vector<double> scores(T, -std::numeric_limits<double>::infinity());
       double sum = 0;
       for (int64_t j = 0; j < T; ++j) {
         if (weight_of(d, n, j) == 0 || (d.spec.causal && j > i)) continue;
         double s = 0;
-        for (int c = 0; c < d.spec.head_size; ++c) s += d.q(b, h, first + i, c) * d.k(b, h, first + j, c);
+        for (int l = 0; l < d.spec.levels; ++l) {
+          const int64_t row = d.first_row[l][n];
+          for (int c = 0; c < d.spec.head_size; ++c)
+            s += d.level_weights(0, 0, h, l) * d.q[l](b, h, row + (i >> l), c) * d.k[l](b, key_head, row + (j >> l), c);
+        }
         s = s * d.problem().scale + std::log(weight_of(d, n, j));
-        if (d.spec.key_bias) s += d.key_bias(b, h, first + j, 0);
+        if (d.spec.key_bias) s += d.key_bias(b, key_head, first + j, 0);
         if (i != j && d.has_positions()) {
           int64_t x = F + i, y = F + j;
           while (parent[x] != parent[y]) (depth[x] >= depth[y] ? x : y) = parent[depth[x] >= depth[y] ? x : y];
@@ -100,7 +109,7 @@ TEST_P(HsaRef, RowsSumToOneAndTheOutputIsTheMatrixTimesV) {
     HsaData<double> d(GetParam(), seed);
     ASSERT_TRUE(hsa_forward_ref(d.problem(), d.outputs()).ok());
     for (size_t n = 0; n < d.trees.size(); ++n) {
-      const int64_t T = d.trees[n].tokens(), b = d.batch_of[n], first = d.first_token[n];
+      const int64_t T = d.trees[n].tokens(), b = d.batch_of[n], first = d.first_row[0][n];
       const auto theta = materialize(d, n, 0);
       for (int64_t i = 0; i < T; ++i) {
         const bool real = weight_of(d, n, i) > 0;
@@ -263,24 +272,32 @@ TEST(HsaOptimality, NoBlockTiedMatrixIsCloserToSoftmax) {
   }
 }
 
+// A star is flat attention, with several levels HKT.
 TEST(HsaIdentity, StarIsSoftmaxAttentionInValuesAndGradients) {
-  for (bool causal : {false, true}) {
-    HsaData<double> d({"star", {11}, Shape::kStar, 11, 2, 3, 4, Domain::kSet, false, false, causal});
+  for (const auto& [causal, levels] : {std::pair{false, 1}, {true, 1}, {false, 3}, {true, 3}}) {
+    HsaCase star{"star", {11}, Shape::kStar, 11, 2, 3, 4, Domain::kSet, false, false, causal};
+    star.levels = levels;
+    HsaData<double> d(star);
     d.dscore.fill(0);
     ASSERT_TRUE(hsa_forward_ref(d.problem(), d.outputs()).ok());
     ASSERT_TRUE(hsa_backward_ref(d.problem(), d.gradients()).ok());
-    HktCase flat{"flat", 1, 2, 2, 11, 1, 3, 4, causal};
+    HktCase flat{"flat", 1, 2, 2, 11, levels, 3, 4, causal};
     HktData<double> f(flat);
-    f.q[0].copy_from(d.q);
-    f.k[0].copy_from(d.k);
+    for (int l = 0; l < levels; ++l) f.q[l].copy_from(d.q[l]), f.k[l].copy_from(d.k[l]);
+    f.weights.copy_from(d.level_weights);
     f.v.copy_from(d.v);
     f.dout.copy_from(d.dout);
     f.dlse.fill(0);
     ASSERT_TRUE(hkt_forward_ref(f.problem(), f.outputs()).ok());
     ASSERT_TRUE(hkt_backward_ref(f.problem(), f.outputs(), f.gradients()).ok());
     EXPECT_LT(relative_error(d.out, f.out), 1e-13);
-    EXPECT_LT(relative_error(d.dq, f.dq[0]), 1e-13);
-    EXPECT_LT(relative_error(d.dk, f.dk[0]), 1e-13);
+    for (int l = 0; l < levels; ++l) {
+      EXPECT_LT(relative_error(d.dq[l], f.dq[l]), 1e-13);
+      EXPECT_LT(relative_error(d.dk[l], f.dk[l]), 1e-13);
+    }
+    if (levels > 1) {
+      EXPECT_LT(relative_error(d.dlevel_weights, f.dweights), 1e-12);
+    }
     EXPECT_LT(relative_error(d.dv, f.dv), 1e-13);
   }
 }
@@ -297,7 +314,7 @@ TEST(HsaIdentity, WeightsCountLeaves) {
     d.views = {tree.view()};
     for (size_t t = 0; t < source.size(); ++t) {
       for (int c = 0; c < 3; ++c)
-        d.q(0, 0, t, c) = base.q(0, 0, source[t], c), d.k(0, 0, t, c) = base.k(0, 0, source[t], c);
+        d.q[0](0, 0, t, c) = base.q[0](0, 0, source[t], c), d.k[0](0, 0, t, c) = base.k[0](0, 0, source[t], c);
       for (int c = 0; c < 2; ++c) d.v(0, 0, t, c) = base.v(0, 0, source[t], c);
       d.weights(0, 0, t, 0) = source[t] == 3 ? w3 : 1.0;
     }
@@ -325,7 +342,7 @@ TEST(HsaIdentity, SetsHaveNoOrder) {
   HsaData<double> a({"sets", {5}, Shape::kStar, 5, 2, 3, 2}), b({"sets", {5}, Shape::kStar, 5, 2, 3, 2});
   a.views = {tree.view()};
   b.views = {swapped.view()};
-  for (auto [to, from] : {std::pair{&b.q, &a.q}, std::pair{&b.k, &a.k}, std::pair{&b.v, &a.v}}) {
+  for (auto [to, from] : {std::pair{&b.q[0], &a.q[0]}, std::pair{&b.k[0], &a.k[0]}, std::pair{&b.v, &a.v}}) {
     to->each([&, to = to, from = from](int64_t n, int64_t h, int64_t t, int64_t c) {
       (*to)(n, h, t, c) = (*from)(n, h, order[t], c);
     });
@@ -365,8 +382,11 @@ TEST_P(HsaRef, GradientsByFiniteDifferences) {
       EXPECT_NEAR(gradient(at...), derivative(input(at...)), 5e-8) << name << "\n" << d.trees_text();
     });
   };
-  check("q", d.q, Array<double>(d.dq));
-  check("k", d.k, Array<double>(d.dk));
+  for (int l = 0; l < d.spec.levels; ++l) {
+    check("q", d.q[l], Array<double>(d.dq[l]));
+    check("k", d.k[l], Array<double>(d.dk[l]));
+  }
+  if (d.spec.levels > 1) check("level_weights", d.level_weights, Array<double>(d.dlevel_weights));
   check("v", d.v, Array<double>(d.dv));
   if (d.spec.key_bias) check("key_bias", d.key_bias, Array<double>(d.dkey_bias));
   if (d.has_positions()) check("positions", d.positions, Array<double>(d.dpositions));
@@ -375,7 +395,7 @@ TEST_P(HsaRef, GradientsByFiniteDifferences) {
       double& w = d.weights(b, 0, t, 0);
       if (w < 0.1) return;  // at 0 the gradient is defined as 0, and near it differences are poor
       double sum = 0;
-      for (int64_t h = 0; h < d.spec.heads; ++h) sum += d.dweights(b, h, t, 0);
+      for (int64_t h = 0; h < d.spec.key_heads; ++h) sum += d.dweights(b, h, t, 0);
       EXPECT_NEAR(sum, derivative(w), 5e-7) << "weights\n" << d.trees_text();
     });
   }
