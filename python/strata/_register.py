@@ -18,10 +18,12 @@ def _compute(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-def _empty_like(like: Tensor) -> Tensor:
-    """An empty tensor (B, H, T, C), token-major in memory if `like` is: the kernels do the same."""
-    batch, heads, tokens, channels = like.shape
-    if heads > 1 and like.stride(1) < like.stride(2):
+def _empty_like(like: Tensor, heads: Any = None) -> Tensor:
+    """An empty tensor (B, H, T, C), token-major in memory if `like` is: the kernels do the same. heads: as many as
+    `like` has unless given."""
+    batch, own_heads, tokens, channels = like.shape
+    heads = own_heads if heads is None else heads
+    if own_heads > 1 and like.stride(1) < like.stride(2):
         return like.new_empty(batch, tokens, heads, channels).transpose(1, 2)
     return like.new_empty(batch, heads, tokens, channels)
 
@@ -35,34 +37,37 @@ def _count(q: Tensor, trees: Sequence[Tensor]) -> Any:
 
 
 def _fake_hsa_attention(
-    q: Tensor, k: Tensor, v: Tensor, trees: Sequence[Tensor], *terms: Tensor | None, **options: Any
+    q: Sequence[Tensor], k: Sequence[Tensor], v: Tensor, trees: Sequence[Tensor], *terms: Tensor | None, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    return _empty_like(v), q.new_empty(_count(q, trees), q.shape[1], dtype=_compute(q))
+    heads = q[0].shape[1]
+    return _empty_like(v, heads), v.new_empty(_count(v, trees), heads, dtype=_compute(v))
 
 
 def _fake_hsa_attention_backward(
     dout: Tensor,
     dscore: Tensor | None,
-    q: Tensor,
-    k: Tensor,
+    q: Sequence[Tensor],
+    k: Sequence[Tensor],
     v: Tensor,
     trees: Sequence[Tensor],
     weights: Tensor | None,
     key_bias: Tensor | None,
     positions: Tensor | None,
+    level_weights: Tensor | None,
     causal: bool,
     scale: float | None,
 ) -> list[Tensor]:
     terms = [
-        q.new_empty((0,) if term is None else term.shape, dtype=_compute(q)) for term in (weights, key_bias, positions)
+        v.new_empty((0,) if term is None else term.shape, dtype=_compute(v))
+        for term in (weights, key_bias, positions, level_weights)
     ]
-    return [_empty_like(q), _empty_like(k), _empty_like(v), *terms]
+    return [*(_empty_like(level) for level in (*q, *k)), _empty_like(v), *terms]
 
 
 def _fake_hierarchy_score(
-    q: Tensor, k: Tensor, trees: Sequence[Tensor], *terms: Tensor | None, **options: Any
+    q: Sequence[Tensor], k: Sequence[Tensor], trees: Sequence[Tensor], *terms: Tensor | None, **options: Any
 ) -> Tensor:
-    return q.new_empty(_count(q, trees), q.shape[1], dtype=_compute(q))
+    return q[0].new_empty(_count(q[0], trees), q[0].shape[1], dtype=_compute(q[0]))
 
 
 def _open_size() -> Any:
@@ -192,25 +197,30 @@ def _hkt_backward_flops(dout: Any, dlse: Any, q: Sequence[Any], k: Any, v: Any, 
     return 6 * _pairs(q) * int(q[0][3]) + 4 * _pairs(q[:1]) * int(v[3])
 
 
-def _stream_rows(shape: Any, branching: int) -> int:
-    """Scores that all tokens compute: those of the b - 1 or fewer complete siblings at each height, on average, and one
-    of the token itself."""
+def _stream_rows(shape: Any, branching: int, near: int, both_sides: bool) -> int:
+    """Scores that all tokens compute, of one level: at each height those of the near - 1 families before its own and of
+    half of its own, and as many ahead with both sides; one of the token itself."""
     batch, heads, tokens, _ = (int(size) for size in shape)
     digits, total = tokens, 0
     while digits > 0:
         total += 1
         digits //= branching
-    return batch * heads * tokens * (1 + total * (branching - 1) // 2)
+    entries = (2 * near - 1) * branching if both_sides else (branching - 1) // 2 + (near - 1) * branching
+    return batch * heads * tokens * min(tokens, 1 + total * entries)
 
 
-def _stream_flops(q: Any, k: Any, v: Any, branching: int, *arguments: Any, **options: Any) -> int:
-    return 2 * _stream_rows(q, branching) * (int(q[3]) + int(v[3]))
+def _stream_flops(
+    q: Any, k: Any, v: Any, branching: int, *arguments: Any, near: int = 1, both_sides: bool = False, **options: Any
+) -> int:
+    rows = _stream_rows(q[0], branching, near, both_sides)
+    return 2 * rows * (len(q) * int(q[0][3]) + int(v[3]))
 
 
 def _stream_backward_flops(
     dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, branching: int, *arguments: Any, **options: Any
 ) -> int:
-    return _stream_rows(q, branching) * (6 * int(q[3]) + 4 * int(v[3]))
+    near, both_sides = arguments[4], arguments[5]
+    return _stream_rows(q[0], branching, near, both_sides) * (6 * len(q) * int(q[0][3]) + 4 * int(v[3]))
 
 
 def _filter_flops(x: Any, weight: Any, stride: int, *arguments: Any, **options: Any) -> int:
@@ -218,18 +228,18 @@ def _filter_flops(x: Any, weight: Any, stride: int, *arguments: Any, **options: 
     return 2 * batch * -(-tokens // stride) * channels * int(weight[0])
 
 
-def _tree_flops(trees: Sequence[Tensor], q: Tensor, v: Tensor) -> int:
-    """The cost of a tree is its number of score products, of each head."""
+def _tree_flops(trees: Sequence[Tensor], q: Sequence[Tensor], v: Tensor) -> int:
+    """The cost of a tree is its number of score products, of each head; each level has its own."""
     products = sum(int(torch.ops.strata.tree_cost(tree)) for tree in trees)
-    return int(2 * products * q.shape[1] * (q.shape[3] + v.shape[3]))
+    return int(2 * products * q[0].shape[1] * (len(q) * q[0].shape[3] + v.shape[3]))
 
 
-def _hsa_flops(q: Tensor, k: Tensor, v: Tensor, trees: Sequence[Tensor], *terms: Any, **options: Any) -> int:
+def _hsa_flops(q: Sequence[Tensor], k: Any, v: Tensor, trees: Sequence[Tensor], *terms: Any, **options: Any) -> int:
     return _tree_flops(trees, q, v)
 
 
 def _hsa_backward_flops(
-    dout: Tensor, dscore: Any, q: Tensor, k: Tensor, v: Tensor, trees: Sequence[Tensor], *terms: Any, **options: Any
+    dout: Tensor, dscore: Any, q: Sequence[Tensor], k: Any, v: Tensor, trees: Sequence[Tensor], *terms: Any, **options: Any
 ) -> int:
     """The products of the forward again, and two of each in the gradients."""
     return 3 * _tree_flops(trees, q, v)

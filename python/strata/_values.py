@@ -21,11 +21,17 @@ class Array(Protocol):
 
 
 Integers = Sequence[int] | Array  # whole numbers: a list, a tuple, a range, a numpy array or a tensor, of one dimension
+Levels = Tensor | Sequence[Tensor]  # one level, or a list of them, the finest first
 Pairs = Iterable[Any] | Array  # pairs of whole numbers: an iterable of pairs, or a numpy array or tensor (n, 2)
 
 
 # Nothing is compiled before PyTorch 2.1, where this function begins.
 _is_compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+
+
+def levels_list(levels: Levels) -> Sequence[Tensor]:
+    """The list of levels: a single tensor is one level."""
+    return [levels] if isinstance(levels, Tensor) else levels
 
 
 def require(condition: bool, message: str) -> None:

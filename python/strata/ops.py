@@ -93,22 +93,39 @@ def hsa_stream_step(
     weight: Tensor | None = None,
     key_bias: Tensor | None = None,
     positions: Tensor | None = None,
+    level_weights: Tensor | None = None,
+    near: int = 1,
     scale: float | None = None,
 ) -> Tensor:
     """One new token per sequence of the streaming form: (B, H, dv). Not differentiable.
 
-    q, k, v    (B, H, d), (B, H, d), (B, H, dv); all tensors are float32 or all are float64
+    q, k, v    (B, H, d), (B, Hk, d), (B, Hk, dv); all tensors are float32 or all are float64. With several levels q and k
+               hold the current rows of all levels one after the other, (B, H, levels d) and (B, Hk, levels d)
     keys, values, kappas, masses
-               the cache, updated in place: (B, H, capacity, b, d), (B, H, capacity, b, dv), (B, H, capacity, b) and
-               (B, capacity, b), dense. At height h it holds the complete siblings of the newest token's ancestor; their
-               number is digit h of the length in base b
+               the cache, updated in place: (B, Hk, capacity, near b, d), (B, Hk, capacity, near b, dv),
+               (B, Hk, capacity, near b) and (B, capacity, near b), dense. Node m of a height has slot m mod near b
     lengths    (B) int64, updated in place: tokens seen. They may differ
     weight     (B): of the new tokens; 0 hides a token from the others and keeps its place
-    key_bias   (B, H): added to the scores of the new keys, averaged like k
-    positions  (H, heights, b, b): terms between siblings of each height
+    key_bias   (B, Hk): added to the scores of the new keys, averaged like k
+    positions, level_weights, near
+               as in hsa_stream_attention
     """
     out: Tensor = torch.ops.strata.hsa_stream_step(
-        q, k, v, weight, key_bias, positions, keys, values, kappas, masses, lengths, scale=scale
+        q,
+        k,
+        v,
+        weight,
+        key_bias,
+        positions,
+        keys,
+        values,
+        kappas,
+        masses,
+        lengths,
+        level_weights,
+        levels=1 if level_weights is None else level_weights.shape[1],
+        near=near,
+        scale=scale,
     )
     return out
 

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from strata._values import (
     Integers,
+    Levels,
     Pairs,
     described,
     integer,
     integer_tensor,
     integers,
+    levels_list,
     nested_spans,
     pairs,
     require,
@@ -340,26 +342,32 @@ def trees_windows(
 
 
 def hsa_attention(
-    q: Tensor,
-    k: Tensor,
+    q: Levels,
+    k: Levels,
     v: Tensor,
     trees: Trees,
     *,
     weights: Tensor | None = None,
     key_bias: Tensor | None = None,
     positions: Tensor | None = None,
+    level_weights: Tensor | None = None,
     causal: bool = False,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The attention closest in KL to softmax that respects the trees: out (B, H, T, dv) and score (trees, H) = f(root).
+    With several levels, the closest to HKT's attention.
 
-    q, k, v    (B, H, T, d), (B, H, T, d), (B, H, T, dv); float32, float64 or bfloat16
+    q, k, v    (B, H, T, d), (B, Hk, T, d), (B, Hk, T, dv), Hk a divisor of H; float32, float64 or bfloat16. For several
+               levels q and k are lists, level l of ceil(T / 2^l) rows
     trees      one per sequence (padded batch: tree n covers the first tokens of sequence n, the other rows are zero), or
                several over B = 1 (packed: they follow each other and cover all T tokens). One tensor may hold all trees
                of a padded batch, see trees_windows
     weights    (B, T), 0 or more, 0 is padding; float64 with float64 inputs and float32 otherwise, like the next two
-    key_bias   (B, H, T): added to the scores of a key, averaged like k
+    key_bias   (B, Hk, T): added to the scores of a key, averaged like k
     positions  (H, tables, places, places): terms between siblings; Tree says which table a family uses
+    level_weights
+               (H, levels): how the levels are mixed, convex; needed for several levels. In a packed batch the rows of a
+               level follow each other, ceil(T_n / 2^l) of sequence n
     causal     only earlier siblings count
     scale      of the scores; 1 / sqrt(d) unless given
 
@@ -368,61 +376,100 @@ def hsa_attention(
     wrong values a ValueError; both name the argument.
     """
     out, score = torch.ops.strata.hsa_attention(
-        q, k, v, _encoded(trees), weights=weights, key_bias=key_bias, positions=positions, causal=causal, scale=scale
+        levels_list(q),
+        levels_list(k),
+        v,
+        _encoded(trees),
+        weights=weights,
+        key_bias=key_bias,
+        positions=positions,
+        level_weights=level_weights,
+        causal=causal,
+        scale=scale,
     )
     return out, score
 
 
 def hsa_stream_attention(
-    q: Tensor,
-    k: Tensor,
+    q: Levels,
+    k: Levels,
     v: Tensor,
     branching: int = 16,
     *,
+    near: int = 1,
+    both_sides: bool = False,
     weights: Tensor | None = None,
     key_bias: Tensor | None = None,
     positions: Tensor | None = None,
+    level_weights: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The strictly causal form over the left-packed b-ary tree: out (B, H, T, dv) and lse (B, H, T).
 
-    q, k, v    (B, H, T, d), (B, H, T, d), (B, H, T, dv); float32, float64 or bfloat16
+    q, k, v    (B, H, T, d), (B, Hk, T, d), (B, Hk, T, dv), Hk a divisor of H; float32, float64 or bfloat16. For several
+               levels q and k are lists, level l of ceil(T / 2^l) rows
     branching  b, 2 to 64
+    near       families of each height that a token sees, its own included; 1 is streaming HSA, without end it is HKT
+    both_sides a token also sees what comes after it: for encoders without a tree
     weights    (B, T): 0 hides a token from the others and keeps its place
-    key_bias   (B, H, T): added to the scores of a key, averaged like k
-    positions  (H, heights, b, b): terms between siblings of each height; none above
+    key_bias   (B, Hk, T): added to the scores of a key, averaged like k
+    positions  (H, heights, near, b, b): terms of each height, by how many families the node is back, the place of the
+               token's ancestor and that of the node; none above. (H, heights, b, b) with near = 1;
+               (H, heights, 2 near - 1, b, b) with both sides, from near - 1 ahead to near - 1 back
+    level_weights
+               (H, levels): how the levels are mixed, convex; needed for several levels
     scale      of the scores; 1 / sqrt(d) unless given
 
     Differentiable, once. Wrong shapes and types give a RuntimeError, wrong values a ValueError.
     """
     out, lse = torch.ops.strata.hsa_stream_attention(
-        q, k, v, branching, weights=weights, key_bias=key_bias, positions=positions, scale=scale
+        levels_list(q),
+        levels_list(k),
+        v,
+        branching,
+        weights=weights,
+        key_bias=key_bias,
+        positions=positions,
+        level_weights=level_weights,
+        near=near,
+        both_sides=both_sides,
+        scale=scale,
     )
     return out, lse
 
 
 def hierarchy_score(
-    q: Tensor,
-    k: Tensor,
+    q: Levels,
+    k: Levels,
     trees: Trees,
     *,
     weights: Tensor | None = None,
     key_bias: Tensor | None = None,
     positions: Tensor | None = None,
+    level_weights: Tensor | None = None,
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
     """f(root) per tree and head, (trees, H), in O(T) and without values; the arguments are those of hsa_attention. Of two
-    trees over the same tokens, the one with the larger score is closer to softmax. Differentiable, once."""
+    trees over the same tokens, the one with the larger score is closer to softmax, with several levels to HKT.
+    Differentiable, once."""
     score: Tensor = torch.ops.strata.hierarchy_score(
-        q, k, _encoded(trees), weights=weights, key_bias=key_bias, positions=positions, causal=causal, scale=scale
+        levels_list(q),
+        levels_list(k),
+        _encoded(trees),
+        weights=weights,
+        key_bias=key_bias,
+        positions=positions,
+        level_weights=level_weights,
+        causal=causal,
+        scale=scale,
     )
     return score
 
 
 def kl_gap(lse: Tensor, score: Tensor, weights: Tensor | None = None) -> Tensor:
-    """sum_i w_i KL(HSA_i || softmax_i), (B, H), exactly, from flat attention's lse (B, H, T) and the score (B, H) of one
-    tree per sequence. weights: (B, T), as in hsa_attention."""
+    """sum_i w_i KL(HSA_i || softmax_i), (B, H), exactly, from the lse (B, H, T) of flat attention, or of HKT where the
+    score has several levels, and the score (B, H) of one tree per sequence. weights: (B, T), as in hsa_attention."""
     if weights is None:
         return lse.sum(-1) - lse.shape[-1] * score
     w = weights.unsqueeze(1)
@@ -442,14 +489,15 @@ def window_family(
 
 
 def best_tree(
-    q: Tensor,
-    k: Tensor,
+    q: Levels,
+    k: Levels,
     candidates: Sequence[Tree],
     *,
     max_cost: int | None = None,
     weights: Tensor | None = None,
     key_bias: Tensor | None = None,
     positions: Tensor | None = None,
+    level_weights: Tensor | None = None,
     causal: bool = False,
     scale: float | None = None,
 ) -> tuple[Tree, Tensor]:
@@ -461,7 +509,7 @@ def best_tree(
     """
     if not candidates:
         raise ValueError("candidates: expected at least one tree, got none")
-    options = {"weights": weights, "key_bias": key_bias, "positions": positions}
+    options = {"weights": weights, "key_bias": key_bias, "positions": positions, "level_weights": level_weights}
     scores = torch.stack(
         [hierarchy_score(q, k, [tree], causal=causal, scale=scale, **options).sum() for tree in candidates]
     )

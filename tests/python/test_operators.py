@@ -52,15 +52,44 @@ def terms(places=3):
     return [term.requires_grad_() for term in made]
 
 
+def one_level(**options):
+    q, k, v = qkv(**options)
+    return [q], [k], v
+
+
+def levels(key_heads=2, grad=True):
+    """q, k, v of three levels, and the weights of the levels."""
+    rows = [TOKENS, (TOKENS + 1) // 2, (TOKENS + 3) // 4]
+    made = [[torch.randn(2, n, r, 4, requires_grad=grad) for r in rows] for n in (2, key_heads)]
+    weights = torch.tensor([[0.5, 0.25, 0.25], [0.2, 0.3, 0.5]], requires_grad=grad)
+    return made[0], made[1], torch.randn(2, key_heads, TOKENS, 4, requires_grad=grad), weights
+
+
 def hsa_backward(token_major):
-    q, k, v = qkv(grad=False, token_major=token_major)
-    return torch.randn_like(v), torch.randn(2, 2), q, k, v, trees(), None, None, None, False, None
+    q, k, v = one_level(grad=False, token_major=token_major)
+    return torch.randn_like(v), torch.randn(2, 2), q, k, v, trees(), None, None, None, None, False, None
+
+
+def hsa_levels_backward():
+    q, k, v, weights = levels(1, grad=False)
+    return torch.randn(2, 2, TOKENS, 4), None, q, k, v, trees(), None, None, None, weights, False, None
 
 
 def stream_backward(token_major):
-    q, k, v = qkv(grad=False, token_major=token_major)
+    q, k, v = one_level(grad=False, token_major=token_major)
     out, lse = ops.hsa_stream_attention(q, k, v, 3)
-    return torch.randn_like(v), None, q, k, v, out, lse, 3, torch.ones(2, TOKENS), None, None, None
+    return torch.randn_like(v), None, q, k, v, out, lse, 3, torch.ones(2, TOKENS), None, None, None, 1, False, None
+
+
+def stream_levels():
+    q, k, v, weights = levels(1)
+    return q, k, v, 3, None, None, None, weights
+
+
+def stream_levels_backward():
+    q, k, v, weights = levels(1, grad=False)
+    out, lse = ops.hsa_stream_attention(q, k, v, 3, None, None, None, weights, near=2, both_sides=True)
+    return torch.randn_like(out), None, q, k, v, out, lse, 3, None, None, None, weights, 2, True, None
 
 
 def step():
@@ -84,19 +113,29 @@ CASES = {
     "hkt_attention_backward": [lambda: hkt_backward(False), lambda: hkt_backward(True)],
     "hkt_decode": [decode],
     "hsa_attention": [
-        lambda: (*qkv(), trees()),
-        lambda: (*qkv(token_major=True), trees()),
-        lambda: (*qkv(), trees(), *terms()),
-        lambda: (*qkv(), [torch.cat(trees())]),
+        lambda: (*one_level(), trees()),
+        lambda: (*one_level(token_major=True), trees()),
+        lambda: (*one_level(), trees(), *terms()),
+        lambda: (*one_level(), [torch.cat(trees())]),
+        lambda: (*levels(1)[:3], trees(), None, None, None, levels()[3]),
     ],
-    "hsa_attention_backward": [lambda: hsa_backward(False), lambda: hsa_backward(True)],
-    "hierarchy_score": [lambda: (*qkv()[:2], trees()), lambda: (*qkv()[:2], trees(), *terms())],
+    "hsa_attention_backward": [lambda: hsa_backward(False), lambda: hsa_backward(True), hsa_levels_backward],
+    "hierarchy_score": [
+        lambda: (*one_level()[:2], trees()),
+        lambda: (*one_level()[:2], trees(), *terms()),
+        lambda: (*levels()[:2], trees(), None, None, None, levels()[3]),
+    ],
     "hsa_stream_attention": [
-        lambda: (*qkv(), 3),
-        lambda: (*qkv(token_major=True), 3),
-        lambda: (*qkv(), 3, *terms()),
+        lambda: (*one_level(), 3),
+        lambda: (*one_level(token_major=True), 3),
+        lambda: (*one_level(), 3, *terms()),
+        stream_levels,
     ],
-    "hsa_stream_attention_backward": [lambda: stream_backward(False), lambda: stream_backward(True)],
+    "hsa_stream_attention_backward": [
+        lambda: stream_backward(False),
+        lambda: stream_backward(True),
+        stream_levels_backward,
+    ],
     "hsa_stream_step": [step],
     "causal_filter": [lambda: (*filters(), 2), lambda: (filters()[0], torch.randn(3, 4, 4, requires_grad=True), 2)],
     "depthwise_filter": [lambda: (*filters(), 1), lambda: (*filters(), 2)],
