@@ -5,6 +5,7 @@
 #include "model/hkt_attention.h"
 #include "model/hkt_cache.h"
 #include "model/hsa_attention.h"
+#include "model/strata_attention.h"
 #include "strata/hkt.h"
 #include "strata/hsa_stream.h"
 
@@ -28,15 +29,23 @@ class CachedStream : public AttentionStream {
   Cache cache_;
 };
 
+// Channels of each head that are rotated: all, or one less where that is odd.
+int64_t rotary_size(const ModelConfig& c) {
+  return c.positions == "rotary" && c.heads > 0 ? c.model_size / c.heads / 2 * 2 : 0;
+}
+
+HktAttentionOptions pyramid_options(const ModelConfig& c, int64_t levels) {
+  return HktAttentionOptions(c.model_size, c.heads)
+      .levels(levels)
+      .taps(c.taps)
+      .dense_filters(c.filters == "dense")
+      .input_filter(c.input_filter)
+      .per_level_projections(c.projections == "per-level" && levels > 1)
+      .rotary(rotary_size(c));
+}
+
 AttentionModule make_hkt(const ModelConfig& c, const ModelShape& shape, int64_t levels) {
-  HktAttention module(HktAttentionOptions(c.model_size, c.heads)
-                          .levels(levels)
-                          .taps(c.taps)
-                          .dense_filters(c.filters == "dense")
-                          .input_filter(c.input_filter)
-                          .per_level_projections(c.projections == "per-level" && levels > 1)
-                          .psd(c.psd)
-                          .causal(shape.next_token));
+  HktAttention module(pyramid_options(c, levels).psd(c.psd).causal(shape.next_token));
   return {
       module.ptr(),
       [module](const torch::Tensor& x, const ModelInput& input) mutable { return module->forward(x, input.lengths); },
@@ -46,11 +55,57 @@ AttentionModule make_hkt(const ModelConfig& c, const ModelShape& shape, int64_t 
       }};
 }
 
+constexpr int64_t kHeights = 8;  // that have position terms in the forms without a tree of the data
+
+// (B, T): 1 for real tokens, 0 for padding.
+torch::Tensor real_tokens(const torch::Tensor& x, const torch::Tensor& lengths) {
+  const torch::Tensor place = torch::arange(x.size(1), lengths.options());
+  return (place.unsqueeze(0) < lengths.unsqueeze(1)).to(torch::kFloat);
+}
+
+AttentionModule make_strata(const ModelConfig& c, const ModelShape& shape) {
+  TORCH_CHECK_VALUE(c.sibling_positions == "bias" || c.sibling_positions == "none",
+                    "sibling_positions: expected bias or none for strata, got ", c.sibling_positions);
+  TORCH_CHECK_VALUE(!c.psd, "psd: expected false for strata, because a tree ties the scores; use --attention hkt");
+  const StrataForm form = shape.next_token   ? StrataForm::kStreaming
+                          : c.tree == "none" ? StrataForm::kBothSides
+                                             : StrataForm::kTree;
+  StrataAttentionOptions options(c.model_size, c.heads);
+  options.pyramid(pyramid_options(c, c.levels)).form(form).positions(c.sibling_positions).near(c.near);
+  if (form == StrataForm::kTree) {
+    options.tables(shape.tables).places(shape.places);
+  } else {
+    options.tables(kHeights).branching(c.branching);
+  }
+  StrataAttention module(options);
+  return {module.ptr(),
+          [module, form](const torch::Tensor& x, const ModelInput& input) mutable {
+            if (form == StrataForm::kBothSides) return module->forward(x, {}, real_tokens(x, input.lengths));
+            return module->forward(x, input.trees);
+          },
+          [module]() mutable -> std::unique_ptr<AttentionStream> {
+            return std::make_unique<CachedStream<StrataAttention, StrataCache>>(module, module->start_stream(1));
+          }};
+}
+
+// Score products of the forms without a tree of the data over flat attention's. A row of level l serves 2^l tokens.
+double stream_ratio(const ModelConfig& c, const ModelShape& shape, int64_t levels, int64_t near) {
+  const auto tokens = static_cast<double>(shape.length);
+  double products = 0;
+  for (int64_t l = 0; l < levels; ++l) {
+    products +=
+        static_cast<double>(hsa_stream_cost(shape.length, static_cast<int>(c.branching), static_cast<int>(near))) /
+        static_cast<double>(int64_t{1} << l);
+  }
+  return products / (tokens * (tokens + 1) / 2);
+}
+
 AttentionModule make_hsa(const ModelConfig& c, const ModelShape& shape) {
   HsaAttentionOptions options(c.model_size, c.heads);
-  options.normalize(c.normalize).positions(c.sibling_positions);
+  TORCH_CHECK_VALUE(shape.next_token || c.tree != "none",
+                    "tree: expected a tree for hsa, got none; choose one, or --attention strata, which needs none");
+  options.normalize(c.normalize).positions(c.sibling_positions).rotary(rotary_size(c));
   if (shape.next_token) {  // only the streaming form is causal
-    constexpr int64_t kHeights = 8;
     options.streaming(true).branching(c.branching).tables(kHeights).places(c.branching);
   } else {
     options.tables(shape.tables).places(shape.places);
@@ -76,12 +131,11 @@ std::map<std::string, AttentionKind>& kinds() {
        {[](const auto& config, const auto& shape) { return make_hkt(config, shape, config.levels); },
         [](const auto& config, const auto& shape) { return hkt_ratio(shape.length, config.levels); }}},
       {"hsa",
-       {make_hsa,
-        [](const auto& config, const auto& shape) {
-          const auto tokens = static_cast<double>(shape.length);
-          return static_cast<double>(hsa_stream_cost(shape.length, static_cast<int>(config.branching))) /
-                 (tokens * (tokens + 1) / 2);
-        },
+       {make_hsa, [](const auto& config, const auto& shape) { return stream_ratio(config, shape, 1, 1); },
+        /*trees=*/true}},
+      {"strata",
+       {make_strata,
+        [](const auto& config, const auto& shape) { return stream_ratio(config, shape, config.levels, config.near); },
         /*trees=*/true}}};
   return all;
 }
@@ -103,7 +157,7 @@ AttentionModule make_attention(const ModelConfig& config, const ModelShape& shap
 }
 
 bool wants_trees(const ModelConfig& config, const ModelShape& shape) {
-  return find_attention(config.attention).trees && !shape.next_token;
+  return find_attention(config.attention).trees && !shape.next_token && config.tree != "none";
 }
 
 }  // namespace strata

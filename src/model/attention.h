@@ -15,7 +15,7 @@ namespace strata {
 struct ModelInput {
   torch::Tensor tokens;              // (B, T) int64, 0 is padding on the right
   torch::Tensor lengths;             // (B) int64
-  std::vector<torch::Tensor> trees;  // one per row, as encode_tree gives them; HSA on trees only
+  std::vector<torch::Tensor> trees;  // one per row, as encode_tree gives them; of attention on trees only
 };
 
 // Causal attention, one token at a time.
@@ -40,7 +40,9 @@ struct AttentionKind {
   AttentionMaker make;
   // Score products over flat attention's, for rows of shape.length tokens.
   std::function<double(const ModelConfig& config, const ModelShape& shape)> score_ratio;
-  bool trees = false;  // a classifier attends on one tree per row, and the trees' cost takes the place of score_ratio
+  // A classifier attends on one tree per row, unless its tree is "none", and the trees' cost, of one level, takes the
+  // place of score_ratio.
+  bool trees = false;
 };
 
 // Adds an attention; its name joins attention_names().

@@ -1,6 +1,9 @@
 #include "model/hkt_attention.h"
 
+#include <cmath>
+
 #include "model/hkt_cache.h"
+#include "model/rotary.h"
 #include "strata/hkt.h"
 #include "torch/hkt_op.h"
 
@@ -26,8 +29,15 @@ void check_options(const HktAttentionOptions& o) {
               ", because the keys are made from the queries; got key_heads = ", o.key_heads());
   TORCH_CHECK(o.attention_dropout() == 0.0, "attention_dropout: expected 0, got ", o.attention_dropout(),
               "; dropout inside the attention is not supported, apply it to the module's output instead");
-  TORCH_CHECK(!o.rotary_positions(),
-              "rotary_positions: not supported; add position embeddings to the module's input instead");
+  const int64_t head_size = o.model_size() / o.heads();
+  TORCH_CHECK(o.rotary() >= 0 && o.rotary() % 2 == 0 && o.rotary() <= head_size,
+              "rotary: expected an even number of channels, at most the head size ", head_size, ", got ", o.rotary());
+  TORCH_CHECK(std::isfinite(o.rotary_base()) && o.rotary_base() > 1, "rotary_base: expected a number above 1, got ",
+              o.rotary_base());
+  TORCH_CHECK(!o.psd() || o.rotary() == 0,
+              "psd: expected rotary = 0, because the kernel of rotated queries and keys is not positive semi-definite; "
+              "got ",
+              o.rotary());
 }
 
 }  // namespace
@@ -39,7 +49,7 @@ HktAttentionImpl::HktAttentionImpl(const HktAttentionOptions& options_) : option
 
 void HktAttentionImpl::reset() {
   const int64_t model = options.model_size();
-  const int64_t key_heads = options.key_heads() == 0 ? options.heads() : options.key_heads();
+  const int64_t key_heads = this->key_heads();
   const int64_t sets = options.per_level_projections() ? options.levels() : 1;
   auto linear = [&](int64_t in, int64_t out) {
     return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(options.projection_bias()));
@@ -108,16 +118,34 @@ Tensor HktAttentionImpl::split_heads(const Tensor& x, int64_t heads) const {
   return x.view({x.size(0), x.size(1), heads, head_size()}).transpose(1, 2);
 }
 
-std::pair<Tensor, Tensor> HktAttentionImpl::project(const Tensor& states, int64_t level) {
+std::pair<Tensor, Tensor> HktAttentionImpl::project(const Tensor& states, int64_t level, const Tensor& rows) {
   const int64_t set = options.per_level_projections() ? level : 0;
-  const Tensor q = split_heads(queries_[set](states), options.heads());
-  if (!options.psd()) {
-    const int64_t key_heads = options.key_heads() == 0 ? options.heads() : options.key_heads();
-    return {q, split_heads(keys_[set](states), key_heads)};
+  Tensor q = split_heads(queries_[set](states), options.heads());
+  if (options.psd()) {
+    // k = q (I + Omega)^T = q + q Omega^T with Omega = A - A^T, hence Omega^T = A^T - A.
+    const Tensor& A = directions_[set];
+    return {q, q + torch::matmul(q, A.transpose(-1, -2) - A)};
   }
-  // k = q (I + Omega)^T = q + q Omega^T with Omega = A - A^T, hence Omega^T = A^T - A.
-  const Tensor& A = directions_[set];
-  return {q, q + torch::matmul(q, A.transpose(-1, -2) - A)};
+  Tensor k = split_heads(keys_[set](states), key_heads());
+  if (options.rotary() > 0) {  // row m of level l stands at token m 2^l
+    const Tensor all = rows.defined() ? rows : torch::arange(states.size(1), states.options().dtype(torch::kLong));
+    const Tensor positions = all * (int64_t{1} << level);
+    q = rotate(q, positions, options.rotary(), options.rotary_base());
+    k = rotate(k, positions, options.rotary(), options.rotary_base());
+  }
+  return {q, k};
+}
+
+HktAttentionImpl::Projected HktAttentionImpl::project_all(const Tensor& x) {
+  const std::vector<Tensor> states = pyramid(x);
+  Projected all;
+  for (int64_t l = 0; l < options.levels(); ++l) {
+    auto [q, k] = project(states[l], l);
+    all.q.push_back(q);
+    all.k.push_back(k);
+  }
+  all.v = split_heads(value_(states[0]), key_heads());
+  return all;
 }
 
 Tensor HktAttentionImpl::forward(const Tensor& x, const c10::optional<Tensor>& lengths,
@@ -132,28 +160,20 @@ Tensor HktAttentionImpl::forward(const Tensor& x, const c10::optional<Tensor>& l
     const Tensor padding = torch::arange(x.size(1), lengths->options()) >= lengths->unsqueeze(1);
     real = x.masked_fill(padding.unsqueeze(-1), 0.0);
   }
-  const std::vector<Tensor> states = pyramid(real);
-  std::vector<Tensor> q, k;
-  for (int64_t l = 0; l < options.levels(); ++l) {
-    auto [query, key] = project(states[l], l);
-    q.push_back(query);
-    k.push_back(key);
-  }
-  const int64_t key_heads = k[0].size(1);
-  const Tensor v = split_heads(value_(states[0]), key_heads);
+  const Projected p = project_all(real);
   auto out = [&](const Tensor& mixed) {
     return out_(mixed.transpose(1, 2).reshape({x.size(0), x.size(1), options.model_size()}));
   };
   if (in_place_of_softmax) {
     TORCH_CHECK(options.levels() == 1, "in_place_of_softmax: expected a module with one level, got ", options.levels());
-    return out(in_place_of_softmax(q[0], k[0], v));
+    return out(in_place_of_softmax(p.q[0], p.k[0], p.v));
   }
   HktOptions attention;
   attention.lengths = lengths;
   attention.bias = bias;
   attention.causal = options.causal();
-  const Tensor weights = level_weights().to(v.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
-  return out(std::get<0>(hkt_attention(q, k, v, weights, attention)));
+  const Tensor weights = level_weights().to(p.v.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
+  return out(std::get<0>(hkt_attention(p.q, p.k, p.v, weights, attention)));
 }
 
 }  // namespace strata

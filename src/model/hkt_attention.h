@@ -27,9 +27,11 @@ struct HktAttentionOptions {
   TORCH_ARG(bool, projection_bias) = false;
   TORCH_ARG(bool, causal) = false;
 
-  // Not supported yet; anything but the default is refused when the module is made.
+  TORCH_ARG(int64_t, rotary) = 0;  // channels of each head that are rotated by their position (rotary.h); 0: none
+  TORCH_ARG(double, rotary_base) = 10000.0;
+
+  // Not supported; anything but the default is refused when the module is made.
   TORCH_ARG(double, attention_dropout) = 0.0;
-  TORCH_ARG(bool, rotary_positions) = false;
 };
 
 // Parameters, by their names in a state dict (H heads, Hk key heads, d = model_size / H):
@@ -59,8 +61,10 @@ class STRATA_API HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl
 
   torch::Tensor level_weights() const;                               // (H, levels), each row sums to one
   std::vector<torch::Tensor> pyramid(const torch::Tensor& x) const;  // x^(l): (B, ceil(T / 2^l), model) for each level
-  // States of level l, (B, n, model), to (B, H, n, d) and (B, Hk, n, d).
-  std::pair<torch::Tensor, torch::Tensor> project(const torch::Tensor& states, int64_t level);
+  // States of level l, (B, n, model), to (B, H, n, d) and (B, Hk, n, d). rows: (n) or (B, n), which rows of the level
+  // they are, for rotary positions; 0 .. n - 1 unless given.
+  std::pair<torch::Tensor, torch::Tensor> project(const torch::Tensor& states, int64_t level,
+                                                  const torch::Tensor& rows = {});
 
   int64_t head_size() const { return options.model_size() / options.heads(); }
 
@@ -71,12 +75,35 @@ class STRATA_API HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl
   std::function<torch::Tensor(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v)>
       in_place_of_softmax;
 
- private:
+ protected:
+  // q and k of every level, and v, of whole sequences x (B, T, model).
+  struct Projected {
+    std::vector<torch::Tensor> q, k;
+    torch::Tensor v;
+  };
+  Projected project_all(const torch::Tensor& x);
+
+  // The rows that one new token x (B, model) at `position` (B) adds to the pyramid: take(level, sequences, row, q, k)
+  // for every level, with the sequences that get a new row there, (n), its number and its q and k, (n, H, 1, d).
+  // `recent` are the newest states of a level, (B, taps, model), `recent_inputs` those before the input filter; both
+  // are updated. Returns v (B, Hk, 1, d).
+  using TakeRow = std::function<void(int64_t level, const torch::Tensor& sequences, const torch::Tensor& row,
+                                     const torch::Tensor& q, const torch::Tensor& k)>;
+  torch::Tensor advance(const torch::Tensor& x, const torch::Tensor& position, torch::Tensor& recent_inputs,
+                        const std::function<torch::Tensor&(int64_t level)>& recent, const TakeRow& take);
+  // The newest states of every level behind prompts x with `lengths` (B) tokens, as `advance` keeps them.
+  std::vector<torch::Tensor> recent_states(const torch::Tensor& x, const torch::Tensor& lengths,
+                                           torch::Tensor& recent_inputs) const;
+
+  int64_t key_heads() const { return options.key_heads() == 0 ? options.heads() : options.key_heads(); }
   torch::Tensor split_heads(const torch::Tensor& x, int64_t heads) const;
+
+  torch::nn::Linear value_{nullptr}, out_{nullptr};
+
+ private:
   torch::Tensor initial_filter(bool identity) const;
 
   std::vector<torch::nn::Linear> queries_, keys_;  // one, or one per level
-  torch::nn::Linear value_{nullptr}, out_{nullptr};
   torch::Tensor level_logits_;
   std::vector<torch::Tensor> filters_;  // [l] for l = 0 .. levels - 1; [0] undefined without input_filter
   std::vector<torch::Tensor> directions_;

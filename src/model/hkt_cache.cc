@@ -20,6 +20,11 @@ Tensor newest_rows(const Tensor& states, const Tensor& counts, int64_t taps) {
   return states.gather(1, index).masked_fill(rows.lt(0).unsqueeze(-1), 0.0);
 }
 
+// Rows of level l of sequences of these lengths: ceil(length / 2^l).
+Tensor level_counts(const Tensor& lengths, int64_t l) {
+  return (lengths + ((int64_t{1} << l) - 1)).div(int64_t{1} << l, "floor");
+}
+
 Tensor with_capacity(const Tensor& cached, int64_t capacity) {
   if (cached.size(2) >= capacity) return cached;
   return torch::constant_pad_nd(cached, {0, 0, 0, capacity - cached.size(2)});
@@ -86,18 +91,48 @@ std::pair<Tensor, HktCache> HktAttentionImpl::prefill(const Tensor& x, const c10
   const int64_t B = x.size(0);
   cache.lengths = lengths.has_value() ? lengths->to(torch::kLong).clone()
                                       : torch::full({B}, x.size(1), x.options().dtype(torch::kLong));
-  // An empty prompt has no states to gather from; use one row of zeros instead.
-  const Tensor padded = x.size(1) > 0 ? x : torch::zeros({B, 1, x.size(2)}, x.options());
-  const std::vector<Tensor> states = pyramid(padded);
+  const std::vector<Tensor> recent = recent_states(x, cache.lengths, cache.recent_inputs);
+  // An empty prompt has no rows to gather from; use one of zeros instead.
+  const Projected p = project_all(x.size(1) > 0 ? x : torch::zeros({B, 1, x.size(2)}, x.options()));
   for (int64_t l = 0; l < options.levels(); ++l) {
-    auto [q, k] = project(states[l], l);
-    const Tensor counts = (cache.lengths + ((int64_t{1} << l) - 1)).div((int64_t{1} << l), "floor");
-    const Tensor last = (counts - 1).clamp_min(0).view({B, 1, 1, 1}).expand({-1, q.size(1), 1, q.size(3)});
-    cache.levels.push_back({k.contiguous(), q.gather(2, last), newest_rows(states[l], counts, options.taps())});
+    const Tensor counts = level_counts(cache.lengths, l);
+    const Tensor last = (counts - 1).clamp_min(0).view({B, 1, 1, 1}).expand({-1, p.q[l].size(1), 1, p.q[l].size(3)});
+    cache.levels.push_back({p.k[l].contiguous(), p.q[l].gather(2, last), recent[l]});
   }
-  if (options.input_filter()) cache.recent_inputs = newest_rows(padded, cache.lengths, options.taps());
-  cache.values = split_heads(value_(states[0]), cache.levels[0].keys.size(1)).contiguous();
+  cache.values = p.v.contiguous();
   return {y, cache};
+}
+
+std::vector<Tensor> HktAttentionImpl::recent_states(const Tensor& x, const Tensor& lengths,
+                                                    Tensor& recent_inputs) const {
+  const Tensor padded = x.size(1) > 0 ? x : torch::zeros({x.size(0), 1, x.size(2)}, x.options());
+  const std::vector<Tensor> states = pyramid(padded);
+  std::vector<Tensor> recent;
+  for (int64_t l = 0; l < options.levels(); ++l)
+    recent.push_back(newest_rows(states[l], level_counts(lengths, l), options.taps()));
+  if (options.input_filter()) recent_inputs = newest_rows(padded, lengths, options.taps());
+  return recent;
+}
+
+Tensor HktAttentionImpl::advance(const Tensor& x, const Tensor& position, Tensor& recent_inputs,
+                                 const std::function<Tensor&(int64_t level)>& recent, const TakeRow& take) {
+  Tensor sequences = torch::arange(x.size(0), position.options());  // those that get a new state on the current level
+  Tensor states = x;
+  if (options.input_filter()) {
+    push_recent(recent_inputs, sequences, x);
+    states = filter_newest(recent_inputs, filters_[0]);
+  }
+  const Tensor v = split_heads(value_(states.unsqueeze(1)), key_heads());
+  for (int64_t l = 0; l < options.levels() && sequences.size(0) > 0; ++l) {
+    const Tensor row = position.index_select(0, sequences).div(int64_t{1} << l, "floor");
+    auto [q, k] = project(states.unsqueeze(1), l, row.unsqueeze(1));
+    take(l, sequences, row, q, k);
+    push_recent(recent(l), sequences, states);
+    if (l + 1 == options.levels()) break;
+    sequences = sequences.masked_select(row.remainder(2).eq(0));
+    states = filter_newest(recent(l).index_select(0, sequences), filters_[l + 1]);
+  }
+  return v;
 }
 
 Tensor HktAttentionImpl::step(const Tensor& x, HktCache& cache) {
@@ -111,29 +146,15 @@ Tensor HktAttentionImpl::step(const Tensor& x, HktCache& cache) {
   if (B == 0) return x;
   cache.reserve(cache.lengths.max().item<int64_t>() + 1);
   const Tensor position = cache.lengths.clone();
-  Tensor sequences = torch::arange(B, position.options());  // those that get a new state on the current level
-  Tensor states = x;
-  if (options.input_filter()) {
-    push_recent(cache.recent_inputs, sequences, x);
-    states = filter_newest(cache.recent_inputs, filters_[0]);
-  }
-  const Tensor v = split_heads(value_(states.unsqueeze(1)), cache.values.size(1));
-  cache.values.index_put_({sequences, Slice(), position}, v.squeeze(2));
-
+  const Tensor v = advance(
+      x, position, cache.recent_inputs, [&](int64_t l) -> Tensor& { return cache.levels[l].recent; },
+      [&](int64_t l, const Tensor& sequences, const Tensor& row, const Tensor& q, const Tensor& k) {
+        cache.levels[l].queries.index_copy_(0, sequences, q);
+        cache.levels[l].keys.index_put_({sequences, Slice(), row}, k.squeeze(2));
+      });
+  cache.values.index_put_({torch::arange(B, position.options()), Slice(), position}, v.squeeze(2));
   std::vector<Tensor> q, k;
-  for (int64_t l = 0; l < options.levels(); ++l) {
-    HktCache::Level& level = cache.levels[l];
-    if (sequences.size(0) > 0) {
-      const Tensor row = position.index_select(0, sequences).div(int64_t{1} << l, "floor");
-      auto [query, key] = project(states.unsqueeze(1), l);
-      level.queries.index_copy_(0, sequences, query);
-      level.keys.index_put_({sequences, Slice(), row}, key.squeeze(2));
-      push_recent(level.recent, sequences, states);
-      if (l + 1 < options.levels()) {
-        sequences = sequences.masked_select(row.remainder(2).eq(0));
-        states = filter_newest(level.recent.index_select(0, sequences), filters_[l + 1]);
-      }
-    }
+  for (const HktCache::Level& level : cache.levels) {
     q.push_back(level.queries);
     k.push_back(level.keys);
   }

@@ -1,5 +1,8 @@
 #include "model/hsa_attention.h"
 
+#include <cmath>
+
+#include "model/rotary.h"
 #include "strata/hkt.h"
 #include "strata/hsa_stream.h"
 #include "torch/hsa_op.h"
@@ -24,8 +27,24 @@ void check_options(const HsaAttentionOptions& o) {
               o.places());
   TORCH_CHECK(o.branching() >= 2 && o.branching() <= kMaxBranching, "branching: expected 2 to ", kMaxBranching,
               ", got ", o.branching());
+  const int64_t head_size = o.model_size() / o.heads();
+  TORCH_CHECK(o.rotary() >= 0 && o.rotary() % 2 == 0 && o.rotary() <= head_size,
+              "rotary: expected an even number of channels, at most the head size ", head_size, ", got ", o.rotary());
+  TORCH_CHECK(std::isfinite(o.rotary_base()) && o.rotary_base() > 1, "rotary_base: expected a number above 1, got ",
+              o.rotary_base());
   TORCH_CHECK(!o.streaming() || o.positions() == "none" || o.places() == o.branching(), "places: expected ",
               o.branching(), " like branching in the streaming form, got ", o.places());
+}
+
+// Packed sequences each begin at place 0; of others the places need not be given.
+Tensor packed_places(const Tensor& x, const std::vector<Tensor>& trees) {
+  if (x.size(0) != 1 || trees.size() < 2) return {};
+  std::vector<Tensor> places;
+  for (const Tensor& tree : trees)
+    places.push_back(torch::arange(tree.numel() > 0 ? tree[0].item<int32_t>() : 0, x.options().dtype(torch::kLong)));
+  const Tensor all = torch::cat(places);
+  TORCH_CHECK(all.size(0) == x.size(1), "trees: cover ", all.size(0), " tokens together, x has ", x.size(1));
+  return all;
 }
 
 }  // namespace
@@ -72,7 +91,7 @@ Tensor HsaAttentionImpl::position_table() const {
   return sinusoidal_.to(weight.options()).unsqueeze(0).expand({options.heads(), -1, -1, -1});
 }
 
-std::vector<Tensor> HsaAttentionImpl::project(const Tensor& x) {
+std::vector<Tensor> HsaAttentionImpl::project(const Tensor& x, const Tensor& places) {
   const int64_t d = options.model_size() / options.heads();
   auto heads = [&](const Tensor& t) { return t.view({x.size(0), x.size(1), options.heads(), d}); };
   Tensor q = heads(query_(x)), k = heads(key_(x));
@@ -80,7 +99,14 @@ std::vector<Tensor> HsaAttentionImpl::project(const Tensor& x) {
     q = torch::layer_norm(q, {d}).to(q.scalar_type());
     k = torch::layer_norm(k, {d}).to(k.scalar_type());
   }
-  return {q.transpose(1, 2), k.transpose(1, 2), heads(value_(x)).transpose(1, 2)};
+  q = q.transpose(1, 2);
+  k = k.transpose(1, 2);
+  if (options.rotary() > 0) {
+    const Tensor at = places.defined() ? places : torch::arange(x.size(1), x.options().dtype(torch::kLong));
+    q = rotate(q, at, options.rotary(), options.rotary_base());
+    k = rotate(k, at, options.rotary(), options.rotary_base());
+  }
+  return {q, k, heads(value_(x)).transpose(1, 2)};
 }
 
 // kappa = -s |k|^2 / 2 makes the dot product the l2 energy.
@@ -123,7 +149,7 @@ Tensor HsaAttentionImpl::step(const Tensor& x, HsaStreamCache& cache) {
   TORCH_CHECK(x.dim() == 2 && x.size(1) == options.model_size(), "x: expected shape (batch, ", options.model_size(),
               "), got ", x.sizes());
   torch::NoGradGuard no_grad;
-  const std::vector<Tensor> qkv = project(x.unsqueeze(1));
+  const std::vector<Tensor> qkv = project(x.unsqueeze(1), cache.lengths.unsqueeze(1));
   HsaStreamOptions o;
   const Tensor k = qkv[1].squeeze(2);
   o.key_bias = key_bias(k, k.scalar_type());
@@ -141,7 +167,7 @@ Tensor HsaAttentionImpl::forward(const Tensor& x, const std::vector<Tensor>& tre
                                   : "trees: expected one per sequence, got none");
   Tensor real = x;  // the contents of padding must not reach the gradients of the projections (0 * NaN)
   if (weights.has_value()) real = x.masked_fill(weights->eq(0).unsqueeze(-1), 0.0);
-  const std::vector<Tensor> qkv = project(real);
+  const std::vector<Tensor> qkv = project(real, options.rotary() > 0 ? packed_places(x, trees) : Tensor());
   const auto compute = x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
   c10::optional<Tensor> positions, typed_weights;
   if (const Tensor table = position_table(); table.defined()) positions = table.to(compute);

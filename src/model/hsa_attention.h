@@ -41,6 +41,8 @@ struct HsaAttentionOptions {
       1;  // tree form: position tables, 1 for sequences, 1 + w for grids up to w wide; streaming: heights
   TORCH_ARG(int64_t, places) = 16;  // children that a family with positions may have
   TORCH_ARG(bool, projection_bias) = false;
+  TORCH_ARG(int64_t, rotary) = 0;  // channels of each head that are rotated by their position (rotary.h); 0: none
+  TORCH_ARG(double, rotary_base) = 10000.0;
 };
 
 // Parameters: query.weight, key.weight, value.weight, out.weight (model, model); sibling_bias (H, tables, places,
@@ -61,8 +63,9 @@ class STRATA_API HsaAttentionImpl : public torch::nn::Cloneable<HsaAttentionImpl
   // One new token per sequence, x: (B, model). Equals the parallel form, to rounding; costs O(b log T). No gradients.
   torch::Tensor step(const torch::Tensor& x, HsaStreamCache& cache);
 
-  // q, k, v of x, (B, H, T, d) each, normalised if the options say so: the inputs of hierarchy_score.
-  std::vector<torch::Tensor> project(const torch::Tensor& x);
+  // q, k, v of x, (B, H, T, d) each, normalised and rotated if the options say so: the inputs of hierarchy_score.
+  // places: (T) or (B, T), where the tokens stand; 0 .. T - 1 unless given.
+  std::vector<torch::Tensor> project(const torch::Tensor& x, const torch::Tensor& places = {});
   torch::Tensor position_table() const;  // E: (H, tables, places, places), undefined without positions
 
   HsaAttentionOptions options;  // must not change after construction

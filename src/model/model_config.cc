@@ -3,7 +3,7 @@
 namespace strata {
 
 std::vector<std::string>& attention_names() {
-  static std::vector<std::string> names = {"flat", "hkt", "hsa"};
+  static std::vector<std::string> names = {"flat", "hkt", "hsa", "strata"};
   return names;
 }
 
@@ -15,11 +15,12 @@ void declare(OptionTable& table, ModelConfig& c) {
   table.add("heads", &c.heads, {.help = "Attention heads", .min = 1, .max = 1 << 16});
   table.add("ffn", &c.ffn, {.help = "Width of the feed-forward layers, times the model size", .min = 1, .max = 1024});
   table.add("positions", &c.positions,
-            {.help = "Position embeddings added to the tokens", .choices = {"learned", "sinusoidal", "none"}});
+            {.help = "Position embeddings added to the tokens; rotary: queries and keys are rotated instead",
+             .choices = {"learned", "sinusoidal", "rotary", "none"}});
   table.add("pooling", &c.pooling, {.help = "What the classifier reads", .choices = {"mean", "first"}});
   table.add("dropout", &c.dropout,
             {.help = "Dropout after embedding, attention and feed-forward", .min = 0, .max = 0.99});
-  table.begin_group("HKT attention");
+  table.begin_group("Levels: HKT and Strata attention");
   table.add("levels", &c.levels, {.help = "Resolutions; 1 is flat attention", .min = 1, .max = 5});
   table.add("taps", &c.taps, {.help = "Taps of each causal filter", .min = 1, .max = 64});
   table.add("filters", &c.filters,
@@ -30,11 +31,16 @@ void declare(OptionTable& table, ModelConfig& c) {
   table.add("input_filter", &c.input_filter,
             {.help = "A stride-1 causal filter before the projections, also with flat attention"});
   table.add("psd", &c.psd, {.help = "Keys made from queries, so that the symmetrised kernel is PSD"});
-  table.begin_group("HSA attention");
-  table.add("tree", &c.tree,
-            {.help = "Tree over the tokens; task: the tree of the task's data",
-             .choices = {"task", "brackets", "text", "quadtree", "balanced", "star"}});
+  table.begin_group("Trees: HSA and Strata attention");
+  table.add(
+      "tree", &c.tree,
+      {.help = "Tree over the tokens; task: the tree of the task's data; none: neighbours and blocks, Strata only",
+       .choices = {"task", "brackets", "text", "quadtree", "balanced", "star", "none"}});
   table.add("branching", &c.branching, {.help = "Children of a family at most", .min = 2, .max = 64});
+  table.add("near", &c.near,
+            {.help = "Strata without a tree: families that a token sees in full, its own included",
+             .min = 1,
+             .max = 1 << 20});
   table.add("sibling_positions", &c.sibling_positions,
             {.help = "Position terms between siblings", .choices = {"bias", "learned", "sinusoidal", "none"}});
   table.add("normalize", &c.normalize, {.help = "LayerNorm on queries and keys, as in the paper"});

@@ -19,7 +19,7 @@ struct ModelConfig {
   bool input_filter = false, psd = false;
   // HSA
   std::string tree = "task";
-  int64_t branching = 16;
+  int64_t branching = 16, near = 2;
   std::string sibling_positions = "bias";
   bool normalize = false;
 };

@@ -30,9 +30,11 @@ ModelCard make_card(const RunConfig& config, const TaskData& data) {
   card.shape.next_token = data.goal == Goal::kNextToken;
   card.shape.outputs = card.shape.next_token ? data.vocabulary : static_cast<int64_t>(data.labels.size());
   card.shape.length = data.length;
-  const TreeMaker trees(card.tree, config.model.branching, card.words);
-  card.shape.tables = trees.position_tables();
-  card.shape.places = trees.position_places();
+  if (card.tree != "none") {
+    const TreeMaker trees(card.tree, config.model.branching, card.words);
+    card.shape.tables = trees.position_tables();
+    card.shape.places = trees.position_places();
+  }
   return card;
 }
 

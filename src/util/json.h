@@ -32,10 +32,11 @@ inline bool is_nested_too_deep(std::string_view text) {
 }
 
 // The value of a text; discarded if it is not JSON, or nested too deep. Every JSON text is parsed by this function,
-// except the headers of safetensors files, which have a limit of their own.
+// except the headers of safetensors files, which have a limit of their own. The parser would take a zero byte for the
+// end, and accept anything behind it.
 template <class Json>
 Json parse_json(std::string_view text) {
-  if (is_nested_too_deep(text)) return Json(Json::value_t::discarded);
+  if (is_nested_too_deep(text) || text.find('\0') != std::string_view::npos) return Json(Json::value_t::discarded);
   return Json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 

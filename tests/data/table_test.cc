@@ -121,6 +121,8 @@ TEST(Table, JsonLines) {
 // A row without tokens is no input for a model, in any format.
 TEST(Table, JsonLinesWithoutText) {
   EXPECT_EQ(rows_of("{\"label\": \"a\", \"text\": \"\"}\n", ".jsonl"), Words{"1 !the text is empty"});
+  EXPECT_EQ(rows_of(std::string("{\"label\": \"a\", \"text\": \"b\"}\0 lost", 34), ".jsonl"),
+            Words{"1 !expected a JSON object with the key \"label\""});
 }
 
 // ------------------------------------------------------------------------------------------------- the task

@@ -216,7 +216,10 @@ TEST(HktAttention, MistakesAreNamed) {
   refuse(HktAttentionOptions(16, 4).taps(0), "taps: expected 1 or more");
   refuse(HktAttentionOptions(16, 4).psd(true).key_heads(2), "psd: expected key_heads = heads");
   refuse(HktAttentionOptions(16, 4).attention_dropout(0.1), "attention_dropout: expected 0");
-  refuse(HktAttentionOptions(16, 4).rotary_positions(true), "rotary_positions: not supported");
+  refuse(HktAttentionOptions(16, 4).rotary(3), "rotary: expected an even number of channels, at most the head size 4");
+  refuse(HktAttentionOptions(16, 4).rotary(6), "rotary: expected an even number of channels, at most the head size 4");
+  refuse(HktAttentionOptions(16, 4).rotary(4).rotary_base(1), "rotary_base: expected a number above 1");
+  refuse(HktAttentionOptions(16, 4).rotary(4).psd(true), "psd: expected rotary = 0");
   HktAttention module(HktAttentionOptions(16, 4));
   expect_error([&] { module->forward(torch::zeros({2, 16})); }, "x: expected shape (batch, tokens, 16)");
   expect_error([&] { module->forward(torch::zeros({2, 3, 16}), torch::tensor({1})); }, "lengths: expected shape (2)");

@@ -18,8 +18,8 @@ using torch::Tensor;
 using Attentions = WithCache;
 
 TEST(Attention, NamesAreRegisteredOnce) {
-  EXPECT_EQ(all_attentions(), (std::vector<std::string>{"flat", "hkt", "hsa", "mean"}));
-  EXPECT_EQ(all_attentions().size(), 4u);
+  EXPECT_EQ(all_attentions(), (std::vector<std::string>{"flat", "hkt", "hsa", "strata", "mean"}));
+  EXPECT_EQ(all_attentions().size(), 5u);
   ModelConfig config;
   config.attention = "none";
   EXPECT_THROW(make_attention(config, {}), c10::Error);
@@ -119,7 +119,7 @@ TEST_F(Attentions, ModelFilesCarryEverything) {
 
 TEST(SequenceModelStream, EqualsTheWholeForwardPass) {
   for (const std::string& attention : all_attentions()) {
-    for (const char* positions : {"learned", "none"}) {
+    for (const char* positions : {"learned", "rotary", "none"}) {
       torch::manual_seed(3);
       ModelConfig config;
       config.attention = attention;

@@ -243,6 +243,7 @@ TEST_F(Options, LinesOfFiles) {
   EXPECT_SAYS(load_refusal("run.json", "{\"rate\": 1,\n\"name\": }"), "run.json: line 2: expected a JSON object");
   EXPECT_SAYS(load_refusal("run.json", "{\"rate\": 1e999}"),
               "run.json: expected a JSON object of options, got invalid");
+  EXPECT_SAYS(load_refusal("run.json", std::string("{}\0}}}} \"a\": 1", 14)), "got invalid JSON");
   if (!reads_toml()) GTEST_SKIP() << "this build has no toml++";
   EXPECT_SAYS(load_refusal("run.toml", "sizes = [\n1,\n2]\n[a.b]\nkind = 'ful'\n"),
               "run.toml: line 5: kind: expected one");

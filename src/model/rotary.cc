@@ -1,0 +1,29 @@
+#include "model/rotary.h"
+
+#include <cmath>
+
+namespace strata {
+
+using torch::Tensor;
+
+Tensor rotate(const Tensor& x, const Tensor& positions, int64_t size, double base) {
+  TORCH_CHECK(x.dim() == 4, "x: expected shape (batch, heads, rows, channels), got ", x.sizes());
+  TORCH_CHECK(size >= 0 && size % 2 == 0 && size <= x.size(3), "rotary: expected an even number of channels, at most ",
+              x.size(3), ", got ", size);
+  TORCH_CHECK(std::isfinite(base) && base > 1, "rotary_base: expected a number above 1, got ", base);
+  if (size == 0) return x;
+  const auto compute = x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  // The angles in double: positions may be large.
+  const Tensor slow =
+      torch::exp(torch::arange(size / 2, x.options().dtype(torch::kDouble)) * (-2 * std::log(base) / size));
+  Tensor angles = positions.to(x.device(), torch::kDouble).unsqueeze(-1) * slow;  // (n, size / 2) or (B, n, size / 2)
+  if (angles.dim() == 3) angles = angles.unsqueeze(1);
+  const Tensor cos = angles.cos().to(compute), sin = angles.sin().to(compute);
+  const Tensor first = x.narrow(3, 0, size / 2).to(compute), second = x.narrow(3, size / 2, size / 2).to(compute);
+  std::vector<Tensor> parts = {(first * cos - second * sin).to(x.scalar_type()),
+                               (second * cos + first * sin).to(x.scalar_type())};
+  if (size < x.size(3)) parts.push_back(x.narrow(3, size, x.size(3) - size));
+  return torch::cat(parts, 3);
+}
+
+}  // namespace strata

@@ -1,0 +1,16 @@
+// Rotary positions (docs/MATH.md, section 3.4): channels are rotated in pairs by an angle that grows with the position,
+// so that a score depends on the difference of two positions only.
+#pragma once
+
+#include <torch/torch.h>
+
+#include "strata/export.h"
+
+namespace strata {
+
+// x: (B, H, n, d); positions: (n) or (B, n) whole numbers. Of the first `size` channels, c and c + size / 2 are rotated
+// by position * base^(-2 c / size), the layout of GPT-NeoX; the others stay.
+STRATA_API torch::Tensor rotate(const torch::Tensor& x, const torch::Tensor& positions, int64_t size,
+                                double base = 10000.0);
+
+}  // namespace strata
