@@ -7,7 +7,6 @@
 #include "inspect/inspect_hkt.h"
 #include "inspect/inspect_hsa.h"
 #include "inspect/pictures.h"
-#include "model/strata_attention.h"
 #include "train/evaluate.h"
 #include "train/record.h"
 #include "util/common_options.h"
@@ -55,7 +54,6 @@ std::string layer_problem(const LayerInputs& inputs, int64_t layer, const torch:
   for (const Tensor& x : inputs.read[layer]) {
     if (!x.isfinite().all().item<bool>()) return "its inputs are not finite";
   }
-  if (dynamic_cast<const StrataAttentionImpl*>(&module) != nullptr) return "Strata attention is not inspected yet";
   if (dynamic_cast<const HktAttentionImpl*>(&module) != nullptr) return {};  // its heads are checked one by one
   for (const auto& item : module.named_parameters()) {
     if (!item.value().isfinite().all().item<bool>()) return fmt::format("its weights {} are not finite", item.key());
@@ -106,6 +104,10 @@ Json inspect_model(const InspectRequest& request) {
   torch::NoGradGuard no_grad;
   LoadedModel loaded = load_model(request.model, request.check_digest);
   const ModelCard& card = loaded.card;
+  if (card.config.attention == "strata") {
+    throw usage_error("{}: expected a model of flat, hkt or hsa attention, got strata, which inspect does not know yet",
+                      request.model);
+  }
   Json problems = Json::array();
   for (const auto& item : loaded.model->named_parameters()) {
     if (!item.value().isfinite().all().item<bool>())

@@ -67,6 +67,7 @@ AttentionModule make_strata(const ModelConfig& c, const ModelShape& shape) {
   TORCH_CHECK_VALUE(c.sibling_positions == "bias" || c.sibling_positions == "none",
                     "sibling_positions: expected bias or none for strata, got ", c.sibling_positions);
   TORCH_CHECK_VALUE(!c.psd, "psd: expected false for strata, because a tree ties the scores; use --attention hkt");
+  TORCH_CHECK_VALUE(!c.normalize, "normalize: expected false for strata; use --attention hsa");
   const StrataForm form = shape.next_token   ? StrataForm::kStreaming
                           : c.tree == "none" ? StrataForm::kBothSides
                                              : StrataForm::kTree;

@@ -21,7 +21,8 @@ void check(const ModelCard& card, const std::string& where) {
   const auto task = std::find_if(known.begin(), known.end(), [&](const Task& t) { return t.name == card.task; });
   require(task != known.end(), "a known task");
   require(card.shape.next_token == (task->goal == Goal::kNextToken), "next_token as the task says");
-  require(std::count(tree_kinds().begin(), tree_kinds().end(), card.tree) == 1, "a known kind of tree");
+  require(card.tree == "none" || std::count(tree_kinds().begin(), tree_kinds().end(), card.tree) == 1,
+          "a known kind of tree");
   const int64_t vocabulary = !card.words.empty()      ? kUnknownWord + 1 + static_cast<int64_t>(card.words.size())
                              : card.task == "listops" ? kListopsVocabulary
                                                       : kByteVocabulary;

@@ -21,7 +21,7 @@ def runs(tmp_path_factory):
     """Language models of ours, a few steps old."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "text.txt").write_text("to be, or not to be: that is the question. " * 200)
-    for attention in ("flat", "hkt", "hsa"):
+    for attention in ("flat", "hkt", "hsa", "strata"):
         subprocess.run([STRATA, "train", "--task", "text", "--data", str(folder / "text.txt"), "--attention", attention, "--length", "32", "--steps", "40",
                         "--model-size", "16", "--heads", "2", "--folder", str(folder / attention), "--quiet"], check=True, capture_output=True)
     return folder
@@ -44,7 +44,7 @@ def one_by_one(model, prompt, tokens, *args):
 
 
 def test_caches_equal_prompts_read_anew(gpt2, runs):
-    for model in (gpt2, runs / "flat", runs / "hkt", runs / "hsa"):
+    for model in (gpt2, runs / "flat", runs / "hkt", runs / "hsa", runs / "strata"):
         # Both ways write bytes that are no whole character as U+FFFD, so that only other texts can be compared.
         at_once = made(model, "abc", "--tokens", 6, "--temperature", 0)["text"]
         assert "\ufffd" in at_once or at_once == one_by_one(model, "abc", 6), model

@@ -87,7 +87,7 @@ words=(strata {line}); CURRENT={len(words) + 1}; PREFIX='{words[-1]}'; _strata""
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
 def test_zsh():
     assert {"train", "compare", "help"} <= set(zsh_offers([""]))
-    assert zsh_offers(["train", "--attention", ""]) == ["flat", "hkt", "hsa"]
+    assert zsh_offers(["train", "--attention", ""]) == ["flat", "hkt", "hsa", "strata"]
     assert zsh_offers(["data", ""]) == ["list", "make", "get", "check"]
     assert zsh_offers(["data", "get", ""]) == ["imdb", "cifar10"]
     assert "--max-depth" in zsh_offers(["data", "make", "--"]) and "--epochs" not in zsh_offers(["data", "make", "--"])

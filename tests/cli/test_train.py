@@ -11,7 +11,7 @@ import pytest
 from support import STRATA, TINY, home, strata, tensors, same_run  # noqa: F401 (home is a fixture)
 
 
-@pytest.mark.parametrize("attention", ["flat", "hkt", "hsa"])
+@pytest.mark.parametrize("attention", ["flat", "hkt", "hsa", "strata"])
 def test_train_eval_predict(home, attention):
     result = json.loads(strata("train", "--attention", attention, *TINY, "--folder", "run", "--json", "--tensorboard"))
     assert result["steps"] == 32 and result["test"]["rows"] == 64
@@ -66,7 +66,7 @@ def stopped_and_resumed(home, how, args):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-@pytest.mark.parametrize("attention", ["hkt", "hsa"])
+@pytest.mark.parametrize("attention", ["hkt", "hsa", "strata"])
 def test_resume_goes_on_to_the_same_bits(home, attention, how):
     stopped_and_resumed(home, how, ["--attention", attention, *TINY, "--epochs", "10", "--eval-every", "20", "--log-every", "7", "--save-seconds", "0",
                                     "--hide", "0.1"])
@@ -111,7 +111,7 @@ def test_flat_attention_takes_the_input_filter(home):
 
 def test_language_model(home):
     (home / "book.txt").write_text("the quick brown fox jumps over the lazy dog. " * 400)
-    for attention in ("flat", "hkt", "hsa"):
+    for attention in ("flat", "hkt", "hsa", "strata"):
         result = json.loads(strata("train", "--task", "text", "--data", "book.txt", "--length", "32", "--attention", attention, "--model-size",
                                    "32", "--heads", "2", "--batch", "16", "--epochs", "6", "--threads", "1", "--dropout", "0", "--folder", attention, "--json"))
         assert result["test"]["loss"] < 1.0, attention  # a uniform guess over 28 characters is 3.3
@@ -143,3 +143,17 @@ def test_texts_as_words(home):
     moved = json.loads(strata("eval", "run/best.safetensors", "--data", "t.csv", "--json"))  # the words are the model's own
     assert whole["accuracy"] == moved["accuracy"] == 1.0
     assert "only the texts of imdb and table" in strata("train", *TINY, "--tokens", "words", "--folder", "no", code=2)
+
+
+def test_strata_attention_in_all_its_forms(home):
+    """On the task's tree, on a blind one, without one; positions that are rotated; what it does not take."""
+    for extra in (["--tree", "balanced"], ["--tree", "none", "--near", "1"], ["--tree", "none", "--positions", "rotary"], ["--levels", "1"]):
+        folder = "-".join(word.strip("-") for word in extra)
+        strata("train", "--attention", "strata", *TINY, *extra, "--steps", 4, "--folder", folder, "--quiet")
+        answer = json.loads(strata("predict", folder, "[MAX 2 [MIN 4 7 ] 0 ]"))
+        assert sum(answer["probabilities"].values()) == pytest.approx(1)
+    for extra, words in ((["--psd"], "psd: expected false for strata"), (["--normalize"], "normalize: expected false for strata"),
+                         (["--sibling-positions", "learned"], "sibling_positions: expected bias or none for strata, got learned")):
+        assert words in strata("train", "--attention", "strata", *TINY, *extra, "--folder", "refused", code=2)
+    assert "tree: expected a tree for hsa, got none" in strata("train", "--attention", "hsa", "--tree", "none", *TINY, "--folder", "refused", code=2)
+    assert "got strata, which inspect does not know yet" in strata("inspect", "levels-1", code=2)
