@@ -20,7 +20,10 @@ from strata.hkt_cache import HktCache
 from strata.hsa import HsaAttention, HsaStreamCache
 from strata.inject import inject
 from strata.ops import causal_filter, hkt_attention, hkt_decode
+from strata.rotary import rotate
 from strata.safetensors import load_safetensors, save_safetensors
+from strata.strata_attention import StrataAttention
+from strata.strata_cache import StrataCache
 from strata.tree import (
     Tree,
     best_tree,
@@ -39,6 +42,8 @@ __all__ = [
     "HktCache",
     "HsaAttention",
     "HsaStreamCache",
+    "StrataAttention",
+    "StrataCache",
     "Tree",
     "best_tree",
     "causal_filter",
@@ -50,6 +55,7 @@ __all__ = [
     "inject",
     "kl_gap",
     "load_safetensors",
+    "rotate",
     "save_safetensors",
     "trees_windows",
     "window_family",

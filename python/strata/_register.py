@@ -239,7 +239,14 @@ def _hsa_flops(q: Sequence[Tensor], k: Any, v: Tensor, trees: Sequence[Tensor], 
 
 
 def _hsa_backward_flops(
-    dout: Tensor, dscore: Any, q: Sequence[Tensor], k: Any, v: Tensor, trees: Sequence[Tensor], *terms: Any, **options: Any
+    dout: Tensor,
+    dscore: Any,
+    q: Sequence[Tensor],
+    k: Any,
+    v: Tensor,
+    trees: Sequence[Tensor],
+    *terms: Any,
+    **options: Any,
 ) -> int:
     """The products of the forward again, and two of each in the gradients."""
     return 3 * _tree_flops(trees, q, v)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ class Array(Protocol):
 
 
 Integers = Sequence[int] | Array  # whole numbers: a list, a tuple, a range, a numpy array or a tensor, of one dimension
-Levels = Tensor | Sequence[Tensor]  # one level, or a list of them, the finest first
+Levels: TypeAlias = "Tensor | Sequence[Tensor]"  # one level, or a list of them, the finest first
 Pairs = Iterable[Any] | Array  # pairs of whole numbers: an iterable of pairs, or a numpy array or tensor (n, 2)
 
 
@@ -96,9 +96,7 @@ def integers(name: str, values: Integers) -> list[int]:
             return list(array.tolist())
     elif _is_iterable(array):
         return [integer(f"{name}[{n}]", value) for n, value in enumerate(array)]
-    raise ValueError(
-        f"{name}: expected a list, tuple, numpy array or tensor of whole numbers, got {described(values)}"
-    )
+    raise ValueError(f"{name}: expected a list, tuple, numpy array or tensor of whole numbers, got {described(values)}")
 
 
 def integer_tensor(name: str, values: Integers) -> Tensor:

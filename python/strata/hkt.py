@@ -11,6 +11,7 @@ from strata._values import Integers, lengths_tensor
 from strata._values import require as _check
 from strata.hkt_cache import HktCache
 from strata.ops import causal_filter, hkt_attention
+from strata.rotary import check_rotary, rotate
 
 MAX_LEVELS = 8
 MAX_HEAD_SIZE = 256
@@ -30,6 +31,7 @@ class HktAttention(nn.Module):
     psd                    k = q (I + Omega)^T: the symmetrised kernel is positive semi-definite by construction
     projection_bias        biases in the projections
     causal                 token i sees tokens 0 .. i only
+    rotary, rotary_base    channels of each head that are rotated by their position, and the base of the angles; 0: none
     device, dtype          of the parameters, as in nn.Linear
     """
 
@@ -52,7 +54,8 @@ class HktAttention(nn.Module):
         projection_bias: bool = False,
         causal: bool = False,
         attention_dropout: float = 0.0,
-        rotary_positions: bool = False,
+        rotary: int = 0,
+        rotary_base: float = 10000.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -82,10 +85,13 @@ class HktAttention(nn.Module):
             f"attention_dropout: expected 0, got {attention_dropout}; dropout inside the attention is not supported, "
             "apply it to the module's output instead",
         )
+        check_rotary(rotary, rotary_base, model_size // heads)
         _check(
-            not rotary_positions,
-            "rotary_positions: not supported; add position embeddings to the module's input instead",
+            not psd or rotary == 0,
+            "psd: expected rotary = 0, because the kernel of rotated queries and keys is not positive semi-definite; got "
+            f"{rotary}",
         )
+        self.rotary, self.rotary_base = rotary, rotary_base
         self.model_size, self.heads, self.key_heads, self.levels, self.taps = model_size, heads, key_heads, levels, taps
         self.head_size = model_size // heads
         self.dense_filters, self.input_filter, self.psd, self.causal = dense_filters, input_filter, psd, causal
@@ -145,13 +151,19 @@ class HktAttention(nn.Module):
         """(B, n, heads * d) as (B, heads, n, d)."""
         return x.view(x.shape[0], x.shape[1], heads, self.head_size).transpose(1, 2)
 
-    def project(self, states: Tensor, level: int) -> tuple[Tensor, Tensor]:
-        """States of one level, (B, n, model), to q (B, H, n, d) and k (B, Hk, n, d)."""
+    def project(self, states: Tensor, level: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """States of one level, (B, n, model), to q (B, H, n, d) and k (B, Hk, n, d). rows: (n) or (B, n), which rows of the
+        level they are, for rotary positions; 0 .. n - 1 unless given."""
         q = self.split_heads(getattr(self, self._named("query", level))(states), self.heads)
         if self.psd:
             direction = getattr(self, self._named("direction", level))
             return q, q + torch.matmul(q, direction.transpose(-1, -2) - direction)
-        return q, self.split_heads(getattr(self, self._named("key", level))(states), self.key_heads)
+        k = self.split_heads(getattr(self, self._named("key", level))(states), self.key_heads)
+        if self.rotary == 0:
+            return q, k
+        # Row m of level l stands at token m 2^l.
+        places = (torch.arange(states.shape[1], device=states.device) if rows is None else rows) * 2**level
+        return rotate(q, places, self.rotary, self.rotary_base), rotate(k, places, self.rotary, self.rotary_base)
 
     def mixing_weights(self, dtype: torch.dtype) -> Tensor:
         """The level weights in the type in which values of this type are mixed."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from strata.hkt import HktAttention
 
 
-def _newest_rows(states: Tensor, counts: Tensor, taps: int) -> Tensor:
+def newest_rows(states: Tensor, counts: Tensor, taps: int) -> Tensor:
     """Rows n - taps .. n - 1 of each sequence, (B, taps, model), where n differs from sequence to sequence; zeros before
     row 0."""
     rows = counts.unsqueeze(1) + torch.arange(-taps, 0, device=counts.device)
@@ -24,12 +24,12 @@ def _newest_rows(states: Tensor, counts: Tensor, taps: int) -> Tensor:
     return states.gather(1, index).masked_fill((rows < 0).unsqueeze(-1), 0.0)
 
 
-def _push_recent(recent: Tensor, sequences: Tensor, states: Tensor) -> None:
+def push_recent(recent: Tensor, sequences: Tensor, states: Tensor) -> None:
     """Drops the oldest row of the given sequences and appends a new one."""
     recent[sequences] = torch.cat([recent[sequences][:, 1:], states.to(recent.dtype).unsqueeze(1)], 1)
 
 
-def _filter_newest(recent: Tensor, weight: Tensor) -> Tensor:
+def filter_newest(recent: Tensor, weight: Tensor) -> Tensor:
     """The newest row of a filter over the newest states, (B, model)."""
     return causal_filter(recent, weight, 1)[:, -1]
 
@@ -94,8 +94,8 @@ class HktCache:
         sequences = torch.arange(x.shape[0], device=x.device)  # those that get a new state on the current level
         states = x
         if module.input_filter:
-            _push_recent(self.state["recent_inputs"], sequences, x)
-            states = _filter_newest(self.state["recent_inputs"], module.filter_0)
+            push_recent(self.state["recent_inputs"], sequences, x)
+            states = filter_newest(self.state["recent_inputs"], module.filter_0)
         v = module.split_heads(module.value(states.unsqueeze(1)), module.key_heads)
         values = self.state["values"]
         values[sequences, :, position] = v.squeeze(2).to(values.dtype)
@@ -105,13 +105,13 @@ class HktCache:
             keys, queries, recent = (self.state[f"level_{level}.{name}"] for name in ("keys", "queries", "recent"))
             if len(sequences) > 0:
                 row = position[sequences] // 2**level
-                query, key = module.project(states.unsqueeze(1), level)
+                query, key = module.project(states.unsqueeze(1), level, row.unsqueeze(1))
                 queries[sequences] = query.to(queries.dtype)
                 keys[sequences, :, row] = key.squeeze(2).to(keys.dtype)
-                _push_recent(recent, sequences, states)
+                push_recent(recent, sequences, states)
                 if level + 1 < module.levels:
                     sequences = sequences[row % 2 == 0]
-                    states = _filter_newest(recent[sequences], getattr(module, f"filter_{level + 1}"))
+                    states = filter_newest(recent[sequences], getattr(module, f"filter_{level + 1}"))
             q.append(queries)
             k.append(keys)
         self.lengths.add_(1)
@@ -132,8 +132,8 @@ def _state_behind(module: HktAttention, x: Tensor, lengths: Tensor) -> dict[str,
         last = (counts - 1).clamp_min(0).view(-1, 1, 1, 1).expand(-1, q.shape[1], 1, q.shape[3])
         state[f"level_{level}.keys"] = k.contiguous()
         state[f"level_{level}.queries"] = q.gather(2, last)
-        state[f"level_{level}.recent"] = _newest_rows(rows, counts, module.taps).to(module.level_logits.dtype)
+        state[f"level_{level}.recent"] = newest_rows(rows, counts, module.taps).to(module.level_logits.dtype)
     if module.input_filter:
-        state["recent_inputs"] = _newest_rows(x, lengths, module.taps).to(module.level_logits.dtype)
+        state["recent_inputs"] = newest_rows(x, lengths, module.taps).to(module.level_logits.dtype)
     state["values"] = module.split_heads(module.value(states[0]), module.key_heads).contiguous()
     return state

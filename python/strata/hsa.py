@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from strata._values import Integers, check_lengths, lengths_tensor, require
 from strata.hsa_cache import HsaStreamCache, compute_type
 from strata.ops import sinusoidal_positions
-from strata.tree import Trees, hsa_attention, hsa_stream_attention, trees_windows
+from strata.rotary import check_rotary, rotate
+from strata.tree import Trees, _encoded, hsa_attention, hsa_stream_attention, trees_windows
 
 __all__ = ["HsaAttention", "HsaStreamCache"]
 
@@ -32,6 +33,8 @@ class HsaAttention(nn.Module):
     tables           position tables: 1 for sequences, 1 + w for grids up to w wide; streaming: heights
     places           size of each position table
     projection_bias  biases in the projections
+    rotary, rotary_base
+                     channels of each head that are rotated by their position, and the base of the angles; 0: none
     device, dtype    of the parameters, as in nn.Linear
     """
 
@@ -54,6 +57,8 @@ class HsaAttention(nn.Module):
         tables: int = 1,
         places: int = 16,
         projection_bias: bool = False,
+        rotary: int = 0,
+        rotary_base: float = 10000.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -75,6 +80,8 @@ class HsaAttention(nn.Module):
             not streaming or positions == "none" or places == branching,
             f"places: expected {branching} like branching in the streaming form, got {places}",
         )
+        check_rotary(rotary, rotary_base, model_size // heads)
+        self.rotary, self.rotary_base = rotary, rotary_base
         self.model_size, self.heads, self.head_size = model_size, heads, model_size // heads
         self.streaming, self.branching, self.causal = streaming, branching, causal
         self.l2_energy, self.normalize, self.positions = l2_energy, normalize, positions
@@ -106,15 +113,20 @@ class HsaAttention(nn.Module):
             table = table.expand(self.tables, -1, -1)
         return table.to(self.query.weight).unsqueeze(0).expand(self.heads, -1, -1, -1)
 
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v of x: (B, H, T, d) each, normalised if `normalize`: the inputs of hierarchy_score."""
+    def project(self, x: Tensor, places: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v of x: (B, H, T, d) each, normalised and rotated if the module is made so: the inputs of hierarchy_score.
+        places: (T) or (B, T), where the tokens stand; 0 .. T - 1 unless given."""
         q, k, v = (
             layer(x).view(x.shape[0], x.shape[1], self.heads, self.head_size)
             for layer in (self.query, self.key, self.value)
         )
         if self.normalize:  # in float under autocast; then back to the type of the values
             q, k = (nn.functional.layer_norm(t, (self.head_size,)).to(t.dtype) for t in (q, k))
-        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        if self.rotary == 0:
+            return q, k, v
+        at = torch.arange(x.shape[1], device=x.device) if places is None else places
+        return rotate(q, at, self.rotary, self.rotary_base), rotate(k, at, self.rotary, self.rotary_base), v
 
     def key_bias(self, k: Tensor) -> Tensor | None:
         """-s |k|^2 / 2 in the type of computation, (..) for k: (.., d), with the L2 energy; else None."""
@@ -161,9 +173,16 @@ class HsaAttention(nn.Module):
         out: Tensor = self.out(mixed if hidden is None else mixed.masked_fill(hidden.unsqueeze(-1), 0.0))
         return out
 
+    def _packed_places(self, x: Tensor, trees: Trees | None) -> Tensor | None:
+        """Where the tokens of packed sequences stand: each begins at 0. None where that is as without."""
+        if self.rotary == 0 or trees is None or x.shape[0] != 1:
+            return None
+        sizes = [int(tree[0]) for tree in _encoded(trees)]
+        return torch.cat([torch.arange(size, device=x.device) for size in sizes]) if len(sizes) > 1 else None
+
     def _attend(self, x: Tensor, trees: Trees | None, weights: Tensor | None) -> Tensor:
         """(B, H, T, d)."""
-        q, k, v = self.project(x)
+        q, k, v = self.project(x, self._packed_places(x, trees))
         compute = compute_type(x.dtype)
         options: dict[str, Any] = {"key_bias": self.key_bias(k)}
         table = self.position_table()
@@ -182,9 +201,7 @@ class HsaAttention(nn.Module):
         return HsaStreamCache(self, batch, capacity)
 
     @torch.no_grad()
-    def prefill(
-        self, x: Tensor, lengths: Integers | None = None, capacity: int = 10
-    ) -> tuple[Tensor, HsaStreamCache]:
+    def prefill(self, x: Tensor, lengths: Integers | None = None, capacity: int = 10) -> tuple[Tensor, HsaStreamCache]:
         """Runs prompts, x: (B, T, model) with `lengths` (B) real tokens, and fills a cache from which step() goes on.
         Returns (B, T, model) and the cache, for fewer than b^capacity tokens. Streaming form only."""
         cache = self.start_stream(x.shape[0], capacity)

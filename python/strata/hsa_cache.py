@@ -106,7 +106,7 @@ class HsaStreamCache:
                 f"cache: expected {compute_type(module.value.weight.dtype)} like the module, got {dtype}; start the stream "
                 "after the module has its type"
             )
-        q, k, v = (t.squeeze(2) for t in module.project(x.unsqueeze(1)))
+        q, k, v = (t.squeeze(2) for t in module.project(x.unsqueeze(1), self.lengths.unsqueeze(1)))
         key_bias = module.key_bias(k)
         table = module.position_table()
         mixed = hsa_stream_step(
@@ -141,4 +141,3 @@ def _means(mean: Tensor, branching: int) -> Tensor:
     nodes = mean.shape[2] // branching
     rows = mean[:, :, : nodes * branching]
     return rows.reshape(*mean.shape[:2], nodes, branching, *mean.shape[3:]).mean(3)
-

@@ -37,9 +37,7 @@ def hkt_attention(
     """
     if lengths is not None:
         lengths = lengths_tensor(lengths, v.shape[0], v.shape[2]).to(v.device)
-    out, lse = torch.ops.strata.hkt_attention(
-        q, k, v, weights, lengths=lengths, bias=bias, causal=causal, scale=scale
-    )
+    out, lse = torch.ops.strata.hkt_attention(q, k, v, weights, lengths=lengths, bias=bias, causal=causal, scale=scale)
     return out, lse
 
 

@@ -19,6 +19,7 @@ VARIANTS = [
     {"per_level_projections": True, "key_heads": 2},
     {"psd": True},
     {"psd": True, "per_level_projections": True, "dense_filters": True, "input_filter": True},
+    {"rotary": 4},
 ]
 
 
@@ -105,6 +106,7 @@ def test_state_dict_moves_to_cpp_and_back(options, tmp_path):
         "psd": module.psd,
         "projection_bias": options.get("projection_bias", False),
         "causal": True,
+        "rotary": module.rotary,
     }
     source, result = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
     strata.save_safetensors(source, {"x": x, **module.state_dict()}, described)

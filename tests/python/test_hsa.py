@@ -21,6 +21,7 @@ VARIANTS = [
     {"streaming": True, "branching": 4},
     {"streaming": True, "branching": 4, "positions": "bias", "tables": 3, "places": 4, "l2_energy": True},
     {"streaming": True, "branching": 4, "positions": "sinusoidal", "tables": 3, "places": 4},
+    {"rotary": 8},
 ]
 
 
@@ -363,7 +364,7 @@ def test_state_dict_moves_to_cpp_and_back(options, tmp_path):
     trees = None if module.streaming else [strata.Tree.balanced(13, 4), strata.Tree.windows(13, [2, 3])]
     x = torch.randn(2, 13, 16)
     described = {"module": "hsa", "model_size": 16, "heads": 2}
-    for name in ("streaming", "branching", "causal", "l2_energy", "normalize", "positions", "tables", "places"):
+    for name in ("streaming", "branching", "causal", "l2_energy", "normalize", "positions", "tables", "places", "rotary"):
         described[name] = getattr(module, name)
     source, result = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
     encoded = {f"tree_{n}": tree.encoded for n, tree in enumerate(trees or [])}

@@ -57,7 +57,7 @@ def one_level(**options):
     return [q], [k], v
 
 
-def levels(key_heads=2, grad=True):
+def three_levels(key_heads=2, grad=True):
     """q, k, v of three levels, and the weights of the levels."""
     rows = [TOKENS, (TOKENS + 1) // 2, (TOKENS + 3) // 4]
     made = [[torch.randn(2, n, r, 4, requires_grad=grad) for r in rows] for n in (2, key_heads)]
@@ -71,7 +71,7 @@ def hsa_backward(token_major):
 
 
 def hsa_levels_backward():
-    q, k, v, weights = levels(1, grad=False)
+    q, k, v, weights = three_levels(1, grad=False)
     return torch.randn(2, 2, TOKENS, 4), None, q, k, v, trees(), None, None, None, weights, False, None
 
 
@@ -82,12 +82,12 @@ def stream_backward(token_major):
 
 
 def stream_levels():
-    q, k, v, weights = levels(1)
+    q, k, v, weights = three_levels(1)
     return q, k, v, 3, None, None, None, weights
 
 
 def stream_levels_backward():
-    q, k, v, weights = levels(1, grad=False)
+    q, k, v, weights = three_levels(1, grad=False)
     out, lse = ops.hsa_stream_attention(q, k, v, 3, None, None, None, weights, near=2, both_sides=True)
     return torch.randn_like(out), None, q, k, v, out, lse, 3, None, None, None, weights, 2, True, None
 
@@ -117,13 +117,13 @@ CASES = {
         lambda: (*one_level(token_major=True), trees()),
         lambda: (*one_level(), trees(), *terms()),
         lambda: (*one_level(), [torch.cat(trees())]),
-        lambda: (*levels(1)[:3], trees(), None, None, None, levels()[3]),
+        lambda: (*three_levels(1)[:3], trees(), None, None, None, three_levels()[3]),
     ],
     "hsa_attention_backward": [lambda: hsa_backward(False), lambda: hsa_backward(True), hsa_levels_backward],
     "hierarchy_score": [
         lambda: (*one_level()[:2], trees()),
         lambda: (*one_level()[:2], trees(), *terms()),
-        lambda: (*levels()[:2], trees(), None, None, None, levels()[3]),
+        lambda: (*three_levels()[:2], trees(), None, None, None, three_levels()[3]),
     ],
     "hsa_stream_attention": [
         lambda: (*one_level(), 3),

@@ -1,4 +1,4 @@
-// run_module IN OUT: makes the module that IN's metadata describes (module = hkt or hsa), loads its parameters from IN,
+// run_module IN OUT: makes the module that IN's metadata describes (module = hkt, hsa or strata), loads its parameters from IN,
 // runs the tensor "x" of IN through it and writes "y" and the parameters to OUT. The Python tests use it to compare the
 // modules.
 #include <cstdio>
@@ -7,6 +7,7 @@
 #include "model/hkt_attention.h"
 #include "model/hsa_attention.h"
 #include "model/safetensors.h"
+#include "model/strata_attention.h"
 
 namespace strata {
 namespace {
@@ -33,6 +34,12 @@ void run(Module& module, const SafetensorsFile& in, const std::string& path, con
   save_safetensors(path, out);
 }
 
+std::vector<torch::Tensor> tensors_of(const NamedTensors& named) {
+  std::vector<torch::Tensor> tensors;
+  for (const auto& item : named) tensors.push_back(item.second);
+  return tensors;
+}
+
 void run_described(const SafetensorsFile& in, const std::string& path) {
   auto number = [&](const char* key) { return std::stoll(in.metadata.at(key)); };
   auto flag = [&](const char* key) { return in.metadata.at(key) == "True"; };
@@ -45,24 +52,42 @@ void run_described(const SafetensorsFile& in, const std::string& path) {
                             .normalize(flag("normalize"))
                             .positions(in.metadata.at("positions"))
                             .tables(number("tables"))
-                            .places(number("places")));
+                            .places(number("places"))
+                            .rotary(number("rotary")));
     run(*module, in, path, [&](const torch::Tensor& x, const NamedTensors& trees) {
-      std::vector<torch::Tensor> encoded;
-      for (const auto& item : trees) encoded.push_back(item.second);
-      return module->forward(x, encoded);
+      return module->forward(x, tensors_of(trees));
     });
     return;
   }
-  HktAttention module(HktAttentionOptions(number("model_size"), number("heads"))
-                          .key_heads(number("key_heads"))
-                          .levels(number("levels"))
-                          .taps(number("taps"))
-                          .dense_filters(flag("dense_filters"))
-                          .input_filter(flag("input_filter"))
-                          .per_level_projections(flag("per_level_projections"))
-                          .psd(flag("psd"))
-                          .projection_bias(flag("projection_bias"))
-                          .causal(flag("causal")));
+  const HktAttentionOptions pyramid = HktAttentionOptions(number("model_size"), number("heads"))
+                                          .key_heads(number("key_heads"))
+                                          .levels(number("levels"))
+                                          .taps(number("taps"))
+                                          .dense_filters(flag("dense_filters"))
+                                          .input_filter(flag("input_filter"))
+                                          .per_level_projections(flag("per_level_projections"))
+                                          .psd(flag("psd"))
+                                          .projection_bias(flag("projection_bias"))
+                                          .causal(flag("causal"))
+                                          .rotary(number("rotary"));
+  if (in.metadata.at("module") == "strata") {
+    const std::string& form = in.metadata.at("form");
+    StrataAttention module(StrataAttentionOptions(number("model_size"), number("heads"))
+                               .pyramid(pyramid)
+                               .form(form == "tree"        ? StrataForm::kTree
+                                     : form == "streaming" ? StrataForm::kStreaming
+                                                           : StrataForm::kBothSides)
+                               .branching(number("branching"))
+                               .near(number("near"))
+                               .positions(in.metadata.at("positions"))
+                               .tables(number("tables"))
+                               .places(number("places")));
+    run(*module, in, path, [&](const torch::Tensor& x, const NamedTensors& trees) {
+      return module->forward(x, tensors_of(trees));
+    });
+    return;
+  }
+  HktAttention module(pyramid);
   run(*module, in, path, [&](const torch::Tensor& x, const NamedTensors&) { return module->forward(x); });
 }
 

@@ -1,0 +1,172 @@
+"""Strata attention: HKT's levels on HSA's trees (docs/MATH.md, section 3)."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from strata._values import Integers, check_lengths, lengths_tensor, require
+from strata.hkt import HktAttention
+from strata.hsa import MAX_BRANCHING
+from strata.hsa_cache import compute_type
+from strata.strata_cache import StrataCache
+from strata.tree import Trees, _encoded, hsa_attention, hsa_stream_attention, trees_windows
+
+FORMS = ("tree", "streaming", "both sides")
+
+
+class StrataAttention(HktAttention):
+    """The same module as strata::StrataAttention in C++, parameter for parameter: those of HktAttention, and sibling_bias.
+
+    form        "tree": on any tree, for encoders; the attention closest to HKT's on it. It looks ahead inside a node
+                "streaming": strictly causal, for language models, with a cache that grows with the logarithm of the text
+                "both sides": for encoders without a tree
+    branching   b of the forms without a tree, 2 to 64; children per family of the trees that the tree form makes itself
+    near        families of each height that a token sees, its own included, in the forms without a tree
+    positions   "none", or "bias": a learned table of terms between nodes
+    tables      position tables: of the tree form 1 for sequences, 1 + w for grids up to w wide; otherwise heights
+    places      tree form: children that a family with positions may have
+    options     those of HktAttention: key_heads, levels, taps, dense_filters, input_filter, per_level_projections,
+                projection_bias, rotary, rotary_base, device, dtype
+    """
+
+    def __init__(
+        self,
+        model_size: int,
+        heads: int,
+        *,
+        form: str = "tree",
+        branching: int = 16,
+        near: int = 2,
+        positions: str = "none",
+        tables: int = 1,
+        places: int = 16,
+        **options: Any,
+    ) -> None:
+        for refused in ("psd", "causal"):
+            require(not options.get(refused), f"{refused}: expected False; a tree ties the scores of its nodes")
+        super().__init__(model_size, heads, **options)
+        require(form in FORMS, f'form: expected one of {", ".join(FORMS)}, got "{form}"')
+        require(positions in ("none", "bias"), f'positions: expected none or bias, got "{positions}"')
+        most = 2**31 - 1 if form == "tree" else MAX_BRANCHING
+        require(2 <= branching <= most, f"branching: expected 2 to {most}, got {branching}")
+        require(1 <= near <= 2**20, f"near: expected 1 to 2^20 families, got {near}")
+        require(
+            tables >= 1 and places >= 1, f"tables, places: expected 1 or more, got tables = {tables}, places = {places}"
+        )
+        self.form, self.branching, self.near, self.positions = form, branching, near, positions
+        if positions == "bias":
+            distances = 2 * near - 1 if form == "both sides" else near
+            shape = (heads, tables, places, places)
+            if form != "tree":
+                shape = (heads, tables, distances, branching, branching)  # type: ignore[assignment]
+            self.sibling_bias = nn.Parameter(self.level_logits.new_zeros(shape))
+
+    def extra_repr(self) -> str:
+        shape = "" if self.form == "tree" else f", branching={self.branching}, near={self.near}"
+        return (
+            f"model_size={self.model_size}, heads={self.heads}, levels={self.levels}, {self.form}{shape}, "
+            f"positions={self.positions}"
+        )
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        trees: Trees | None = None,
+        weights: Tensor | None = None,
+        lengths: Integers | None = None,
+    ) -> Tensor:
+        """x: (B, T, model) to (B, T, model).
+
+        trees    tree form: one per sequence (padded) or several over B = 1 (packed). Without trees but with `lengths` each
+                 sequence gets the balanced tree of its length and of `branching` children. The other forms take none
+        weights  (B, T), 0 or more: how much each token counts; 0 is padding
+        lengths  (B) real tokens of each sequence, as a list, numpy array or tensor; the rest is padding on the right. Its
+                 rows are zero before the output projection. Not for packed sequences
+        """
+        if x.dim() != 3 or x.shape[2] != self.model_size:
+            raise ValueError(f"x: expected shape (batch, tokens, {self.model_size}), got {tuple(x.shape)}")
+        if self.form != "tree" and trees is not None:
+            raise ValueError(f'trees: expected none in the form "{self.form}"')
+        if self.form == "tree" and trees is None and lengths is None:
+            raise ValueError("trees: expected one per sequence, got none; or pass lengths= for balanced trees")
+        hidden = None
+        if lengths is not None:
+            counts = lengths_tensor(lengths, x.shape[0], x.shape[1])
+            check_lengths(counts, x.shape[1])
+            hidden = torch.arange(x.shape[1], device=x.device) >= counts.to(x.device).unsqueeze(1)  # (B, T)
+            if self.form == "tree" and trees is None:
+                trees = [trees_windows(counts, [self.branching])]
+            else:
+                weights = (~hidden).to(x.dtype) if weights is None else weights.masked_fill(hidden, 0.0)
+        real = x
+        if weights is not None:  # hidden tokens must reach neither the pyramid nor the gradients of the projections
+            real = x.masked_fill((weights == 0).unsqueeze(-1), 0.0)
+        elif hidden is not None:
+            real = x.masked_fill(hidden.unsqueeze(-1), 0.0)
+        mixed = self._attend(real, trees, weights).transpose(1, 2).reshape(x.shape)
+        out: Tensor = self.out(mixed if hidden is None else mixed.masked_fill(hidden.unsqueeze(-1), 0.0))
+        return out
+
+    def project_all(self, x: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """q and k of every level, and v, of whole sequences x (B, T, model)."""
+        states = self.pyramid(x)
+        pairs = [self.project(state, level) for level, state in enumerate(states)]
+        v = self.split_heads(self.value(states[0]), self.key_heads)
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs], v
+
+    def _project_sequences(self, x: Tensor, trees: list[Tensor] | None) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """project_all; packed sequences have a pyramid, and positions, each."""
+        packed = trees is not None and x.shape[0] == 1 and len(trees) > 1
+        if not packed or (self.levels == 1 and self.rotary == 0 and not self.input_filter):
+            return self.project_all(x)
+        assert trees is not None
+        sizes = [int(tree[0]) if tree.numel() > 0 else 0 for tree in trees]
+        require(sum(sizes) == x.shape[1], f"trees: cover {sum(sizes)} tokens together, x has {x.shape[1]}")
+        ends = list(itertools.accumulate(sizes))
+        parts = [self.project_all(x[:, end - size : end]) for end, size in zip(ends, sizes, strict=True)]
+        q = [torch.cat([part[0][level] for part in parts], 2) for level in range(self.levels)]
+        k = [torch.cat([part[1][level] for part in parts], 2) for level in range(self.levels)]
+        return q, k, torch.cat([part[2] for part in parts], 2)
+
+    def _attend(self, x: Tensor, trees: Trees | None, weights: Tensor | None) -> Tensor:
+        """(B, H, T, d)."""
+        encoded = None if trees is None else _encoded(trees)
+        q, k, v = self._project_sequences(x, encoded)
+        compute = compute_type(v.dtype)
+        options: dict[str, Any] = {"level_weights": self.mixing_weights(v.dtype)}
+        if self.positions == "bias":
+            options["positions"] = self.sibling_bias.to(compute)
+        if weights is not None:
+            options["weights"] = weights.to(compute)
+        if encoded is not None:
+            return hsa_attention(q, k, v, encoded, **options)[0]
+        both_sides = self.form == "both sides"
+        return hsa_stream_attention(q, k, v, self.branching, near=self.near, both_sides=both_sides, **options)[0]
+
+    def start_stream(self, batch: int, capacity: int = 10) -> StrataCache:
+        """An empty cache for step(), for fewer than b^capacity tokens. Streaming form only."""
+        cache: StrataCache = self.prefill(self.level_logits.new_zeros(batch, 0, self.model_size), capacity=capacity)[1]
+        return cache
+
+    @torch.no_grad()
+    def prefill(  # type: ignore[override,unused-ignore]
+        self, x: Tensor, lengths: Integers | None = None, capacity: int = 10
+    ) -> tuple[Tensor, StrataCache]:
+        """Runs prompts, x: (B, T, model) with `lengths` (B) real tokens, and fills a cache from which step() goes on.
+        Returns (B, T, model) and the cache, for fewer than b^capacity tokens. Streaming form only."""
+        require(
+            self.form == "streaming", 'prefill: expected the streaming form; create the module with form="streaming"'
+        )
+        cache = StrataCache.from_prompt(self, x, lengths, capacity)
+        return (self.forward(x, lengths=lengths) if x.shape[1] > 0 else x), cache
+
+    @torch.no_grad()
+    def step(self, x: Tensor, cache: StrataCache) -> Tensor:  # type: ignore[override,unused-ignore]
+        """One new token per sequence, x: (B, model) to (B, model). Equals the parallel form, to rounding; costs
+        O(near b log T)."""
+        require(self.form == "streaming", 'step: expected the streaming form; create the module with form="streaming"')
+        return cache.step(self, x)
