@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """pictures.py square FILE.svg | pictures.py report FOLDER FILE.png: makes the pictures of the README.
 
-square: which pairs of tokens share a score, in flat, HKT and HSA attention. The scores are computed here by the
-    definitions of docs/MATH.md (1.1, 1.2 and 2.2), for 16 tokens with seeded random vectors.
+square: which pairs of tokens share a score, in flat, HKT, HSA and Strata attention. The scores are computed here by the
+    definitions of docs/MATH.md (1.1, 1.2, 2.2 and 3.1), for 16 tokens with seeded random vectors.
 report: a picture of the HTML report in FOLDER, such as build/demo after `make demo`, by headless Chromium (needs
     chromium-driver and python3-selenium).
 """
@@ -89,6 +89,17 @@ def hsa_scores(q, k):
     return scores
 
 
+def strata_scores(hkt):
+    """The same of HKT's features; the product of two means is the mean of the products."""
+    scores = [[0.0] * TOKENS for _ in range(TOKENS)]
+    for queries, keys in hsa_blocks():
+        shared = sum(hkt[i][j] for i in queries for j in keys) / (len(queries) * len(keys))
+        for i in queries:
+            for j in keys:
+                scores[i][j] = shared
+    return scores
+
+
 def colour(rank):
     """From pale (0) to dark blue (1)."""
     pale, dark = (237, 242, 250), (20, 62, 130)
@@ -129,7 +140,8 @@ def square():
          f"{sum(products)} scores: {' + '.join(map(str, products))}"),
         (LEFT, below, "HSA", "pairs between two siblings share a score",
          f"{len(blocks)} scores: {within} within families, {len(blocks) - within} between"),
-        (right, below, "Strata attention", "both at once", "planned: not implemented yet"),
+        (right, below, "Strata attention", "both at once: siblings share a mix of scales",
+         f"{len(blocks)} scores, each a mix of {len(LEVEL_WEIGHTS)} scales"),
     ]
     width, height = right + SIDE + 70, below + SIDE + 64
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
@@ -146,11 +158,9 @@ def square():
     parts += mosaic(LEFT, TOP, flat_scores(q, k)) + mosaic(right, TOP, hkt) + mosaic(LEFT, below, hsa_scores(q, k))
     for level, line in ((1, 0.6), (2, 1.6)):
         parts += outlines(right, TOP, level_blocks(level), f'stroke="white" stroke-width="{line}"')
-    parts += outlines(LEFT, below, blocks, 'stroke="white"')
-    large = [block for block in blocks if len(block[0]) > 1]
-    parts += outlines(right, below, large, 'stroke="#d3d9e2"')
-    parts += outlines(right, below, [(range(TOKENS), range(TOKENS))], 'stroke="#9aa5b5" stroke-width="2" stroke-dasharray="6 5"')
-    parts.append(text(right + SIDE / 2, below + SIDE / 2 + 8, "planned", 24, 'fill="#6b7686" text-anchor="middle"'))
+    parts += mosaic(right, below, strata_scores(hkt))
+    for x in (LEFT, right):
+        parts += outlines(x, below, blocks, 'stroke="white"')
     parts.append(text(LEFT, height - 12, "16 tokens: rows are queries, columns are keys; the darker, the higher the score", 12, 'fill="#4a5565"'))
     return "\n".join(parts + ["</svg>", ""])
 
