@@ -22,6 +22,7 @@ struct Arguments {
 // Each prints what it measures and returns its figures; docs/PERFORMANCE.md says what they mean.
 std::vector<Figure> hkt_figures(const Arguments& arguments);
 std::vector<Figure> hsa_figures(const Arguments& arguments);
+std::vector<Figure> strata_figures(const Arguments& arguments);
 std::vector<Figure> train_figures(const Arguments& arguments);
 std::vector<Figure> inject_figures(const Arguments& arguments);  // only in builds with ICU
 // On a GPU; only in builds with CUDA.

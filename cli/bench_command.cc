@@ -26,10 +26,12 @@ const std::vector<Bench> kBenches = {
 #ifdef STRATA_CUDA
     {"hkt", bench::hkt_figures, bench::hkt_cuda_figures},
     {"hsa", bench::hsa_figures, bench::hsa_cuda_figures},
+    {"strata", bench::strata_figures, nullptr},
     {"train", bench::train_figures, bench::train_cuda_figures},
 #else
     {"hkt", bench::hkt_figures, nullptr},
     {"hsa", bench::hsa_figures, nullptr},
+    {"strata", bench::strata_figures, nullptr},
     {"train", bench::train_figures, nullptr},
 #endif
 #ifdef STRATA_HUB
