@@ -22,7 +22,7 @@ namespace {
 // Runs are paired by seed on the same rows. What the attention is and how it is trained may differ; data, seed, the
 // rest of the model, and where and how runs are recorded may not.
 bool may_differ(const Option& option) {
-  static const std::set<std::string> groups = {"HKT attention", "HSA attention", "Training"};
+  static const std::set<std::string> groups = {kLevelOptions, kTreeOptions, "Training"};
   static const std::set<std::string> model = {"heads", "dropout", "positions"};  // what an attention may need otherwise
   return (groups.count(option.group) > 0 && option.name != "seed") || model.count(option.name) > 0;
 }

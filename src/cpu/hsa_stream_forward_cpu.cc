@@ -10,8 +10,7 @@ namespace {
 template <class S, class T>
 void forward_window(const StreamHead<S>& head, const Heights& heights, const StreamNodes<T>& nodes, int height,
                     const Window& window, StreamSpace<T>& space) {
-  const auto [x0, i0, nq, lanes] = window;
-  const int64_t width = space.value_width;
+  const int64_t x0 = window.x0, nq = window.nq, lanes = window.lanes, width = space.value_width;
   T* acc = space.acc + x0 * width;
   each_pair(head, heights, nodes, height, window, space, [&](const StreamPair<T>& pair) {
     stream_scores(head, heights, nodes, pair, space);

@@ -20,7 +20,7 @@ void declare(OptionTable& table, ModelConfig& c) {
   table.add("pooling", &c.pooling, {.help = "What the classifier reads", .choices = {"mean", "first"}});
   table.add("dropout", &c.dropout,
             {.help = "Dropout after embedding, attention and feed-forward", .min = 0, .max = 0.99});
-  table.begin_group("Levels: HKT and Strata attention");
+  table.begin_group(kLevelOptions);
   table.add("levels", &c.levels, {.help = "Resolutions; 1 is flat attention", .min = 1, .max = 5});
   table.add("taps", &c.taps, {.help = "Taps of each causal filter", .min = 1, .max = 64});
   table.add("filters", &c.filters,
@@ -31,7 +31,7 @@ void declare(OptionTable& table, ModelConfig& c) {
   table.add("input_filter", &c.input_filter,
             {.help = "A stride-1 causal filter before the projections, also with flat attention"});
   table.add("psd", &c.psd, {.help = "Keys made from queries, so that the symmetrised kernel is PSD"});
-  table.begin_group("Trees: HSA and Strata attention");
+  table.begin_group(kTreeOptions);
   table.add(
       "tree", &c.tree,
       {.help = "Tree over the tokens; task: the tree of the task's data; none: neighbours and blocks, Strata only",

@@ -32,6 +32,10 @@ struct ModelShape {
   int64_t tables = 1, places = 16;  // of HSA's sibling positions
 };
 
+// The groups of the options that belong to an attention.
+inline constexpr const char* kLevelOptions = "Levels: HKT and Strata attention";
+inline constexpr const char* kTreeOptions = "Trees: HSA and Strata attention";
+
 // The names that --attention takes; src/model/attention.h has what belongs to a name.
 std::vector<std::string>& attention_names();
 
