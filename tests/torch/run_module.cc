@@ -1,6 +1,6 @@
-// run_module IN OUT: makes the module that IN's metadata describes (module = hkt, hsa or strata), loads its parameters from IN,
-// runs the tensor "x" of IN through it and writes "y" and the parameters to OUT. The Python tests use it to compare the
-// modules.
+// run_module IN OUT: makes the module that IN's metadata describes (module = hkt, hsa or strata), loads its parameters
+// from IN, runs the tensor "x" of IN through it and writes "y" and the parameters to OUT. The Python tests use it to
+// compare the modules.
 #include <cstdio>
 #include <filesystem>
 
@@ -54,9 +54,8 @@ void run_described(const SafetensorsFile& in, const std::string& path) {
                             .tables(number("tables"))
                             .places(number("places"))
                             .rotary(number("rotary")));
-    run(*module, in, path, [&](const torch::Tensor& x, const NamedTensors& trees) {
-      return module->forward(x, tensors_of(trees));
-    });
+    run(*module, in, path,
+        [&](const torch::Tensor& x, const NamedTensors& trees) { return module->forward(x, tensors_of(trees)); });
     return;
   }
   const HktAttentionOptions pyramid = HktAttentionOptions(number("model_size"), number("heads"))
@@ -82,9 +81,8 @@ void run_described(const SafetensorsFile& in, const std::string& path) {
                                .positions(in.metadata.at("positions"))
                                .tables(number("tables"))
                                .places(number("places")));
-    run(*module, in, path, [&](const torch::Tensor& x, const NamedTensors& trees) {
-      return module->forward(x, tensors_of(trees));
-    });
+    run(*module, in, path,
+        [&](const torch::Tensor& x, const NamedTensors& trees) { return module->forward(x, tensors_of(trees)); });
     return;
   }
   HktAttention module(pyramid);
