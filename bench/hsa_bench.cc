@@ -1,6 +1,7 @@
 // The figures of HSA on the CPU (docs/PERFORMANCE.md says what each means).
 #include <cstring>
 
+#include "bench/decode.h"
 #include "bench/measure.h"
 #include "bench/report.h"
 #include "strata/cpu.h"
@@ -105,36 +106,6 @@ struct Copy {
   int threads;
   torch::Tensor from, to;
 };
-
-// Mean microseconds of a decoding step over `count` tokens from `first` on.
-double decode_microseconds(int64_t first, int64_t count) {
-  constexpr int64_t kCapacity = 8;
-  const torch::Tensor q = torch::randn({kHeads, kHeadSize}), k = torch::randn({kHeads, kHeadSize}),
-                      v = torch::randn({kHeads, kHeadSize});
-  torch::Tensor keys = torch::randn({kHeads, kCapacity, kBranching, kHeadSize}), values = torch::randn_like(keys);
-  torch::Tensor kappas = torch::zeros({kHeads, kCapacity, kBranching}), masses = torch::ones({kCapacity, kBranching});
-  torch::Tensor out = torch::empty({kHeads, kHeadSize});
-  int64_t at = 0;
-  HsaStreamStep s;
-  s.batch = 1;
-  s.heads = s.key_heads = kHeads;
-  s.branching = kBranching;
-  s.head_size = s.value_size = kHeadSize;
-  s.capacity = kCapacity;
-  s.scale = 0.125;
-  s.q = q.data_ptr(), s.k = k.data_ptr(), s.v = v.data_ptr();
-  s.keys = keys.data_ptr(), s.values = values.data_ptr(), s.kappas = kappas.data_ptr(), s.masses = masses.data_ptr();
-  s.lengths = &at, s.out = out.data_ptr();
-  std::vector<double> means;
-  for (int round = 0; round < 21; ++round) {
-    at = first;
-    means.push_back(seconds_of([&] {
-                      for (int64_t step = 0; step < count; ++step) TORCH_CHECK(hsa_stream_step(s).ok());
-                    }) /
-                    static_cast<double>(count));
-  }
-  return 1e6 * median(means);
-}
 
 std::vector<Figure> measure(const Arguments& arguments) {
   torch::manual_seed(1);

@@ -1,7 +1,9 @@
 // Strata attention on the CPU: the tree form, the streaming form with neighbours, decoding; the core on arrays that
 // exist already.
 #include <cstdio>
+#include <random>
 
+#include "bench/decode.h"
 #include "bench/measure.h"
 #include "bench/report.h"
 #include "strata/cpu.h"
@@ -53,10 +55,36 @@ struct LevelArrays {
   torch::Tensor v, out, dout, dv, lse, score, weights, dweights;
 };
 
+Tree balanced(int64_t tokens, int64_t branching) {
+  Tree tree;
+  const Status status = balanced_tree(tokens, branching, Domain::kSet, &tree);
+  TORCH_CHECK(status.ok(), status.message());
+  return tree;
+}
+
+// Like a text in bytes: words of 1 to 12 tokens, sentences of 5 to 25 words.
+Tree words_and_sentences(int64_t tokens) {
+  std::mt19937_64 random(3);
+  auto draw = [&](int low, int high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
+  std::vector<Span> spans;
+  for (int64_t at = 0; at < tokens;) {
+    const int64_t sentence = at;
+    for (int64_t words = draw(5, 25); words > 0 && at < tokens; --words) {
+      const int64_t end = std::min(tokens, at + draw(1, 12));
+      spans.push_back({at, end});
+      at = end;
+    }
+    spans.push_back({sentence, at});
+  }
+  Tree tree, split;
+  Status status = tree_from_spans(tokens, spans, Domain::kSet, &tree);
+  if (status.ok()) status = split_families(tree, 16, &split);
+  TORCH_CHECK(status.ok(), status.message());
+  return split;
+}
+
 struct TreeForm {
-  TreeForm(const LevelArrays& a, int64_t branching) {
-    const Status status = balanced_tree(a.tokens, branching, Domain::kSet, &tree);
-    TORCH_CHECK(status.ok(), status.message());
+  TreeForm(const LevelArrays& a, const Tree& made) : tree(made) {
     view = tree.view();
     a.fill(p);
     p.sequences = 1;
@@ -117,63 +145,50 @@ std::function<void()> hkt_forward_of(const LevelArrays& a, bool causal) {
   return [p, outputs] { TORCH_CHECK(hkt_forward(p, outputs).ok()); };
 }
 
-// Mean microseconds of a decoding step over 512 tokens from `first` on.
-double near_decode_microseconds(int64_t first, int near, int branching) {
-  constexpr int64_t kCapacity = 8, kSize = 64;
-  const int64_t ring = int64_t{near} * branching;
-  auto rows = [](std::vector<int64_t> sizes) { return torch::randn(sizes); };
-  const torch::Tensor q = rows({kStrataHeads, kSize}), k = rows({kStrataHeads, kSize}), v = rows({kStrataHeads, kSize});
-  torch::Tensor keys = rows({kStrataHeads, kCapacity, ring, kSize}), values = torch::randn_like(keys),
-                kappas = torch::zeros({kStrataHeads, kCapacity, ring}), masses = torch::ones({kCapacity, ring}),
-                out = torch::empty({kStrataHeads, kSize});
-  int64_t at = 0;
-  HsaStreamStep s;
-  s.batch = 1;
-  s.heads = s.key_heads = kStrataHeads;
-  s.branching = branching;
-  s.near = near;
-  s.head_size = s.value_size = kSize;
-  s.capacity = kCapacity;
-  s.scale = 0.125;
-  s.q = q.data_ptr(), s.k = k.data_ptr(), s.v = v.data_ptr();
-  s.keys = keys.data_ptr(), s.values = values.data_ptr(), s.kappas = kappas.data_ptr(), s.masses = masses.data_ptr();
-  s.lengths = &at, s.out = out.data_ptr();
-  std::vector<double> means;
-  for (int round = 0; round < 21; ++round) {
-    at = first;
-    means.push_back(seconds_of([&] {
-                      for (int64_t step = 0; step < 512; ++step) TORCH_CHECK(hsa_stream_step(s).ok());
-                    }) /
-                    512);
-  }
-  return 1e6 * median(means);
-}
+// The shapes beside the one with the bars: several levels over one, and HKT over both forms.
+struct NearbyShape {
+  const char* name;
+  int64_t tokens;
+  int levels;
+  int64_t size;
+  int branching;  // of the tree form, 0: a tree of words and sentences
+};
+constexpr NearbyShape kNearbyShapes[] = {
+    {"b8", 4096, 3, 64, 8},     {"b16", 4096, 3, 64, 16}, {"b32", 4096, 3, 64, 32}, {"b64", 4096, 3, 64, 64},
+    {"d128", 4096, 3, 128, 16}, {"d32", 4096, 3, 32, 16}, {"b5", 4096, 3, 64, 5},   {"b12", 4096, 3, 64, 12},
+    {"b20", 4096, 3, 64, 20},   {"l2", 4096, 2, 64, 16},  {"l5", 4096, 5, 64, 16},  {"l8", 4096, 8, 64, 16},
+    {"words", 4096, 3, 64, 0},  {"t256", 256, 3, 64, 16}};
 
-// The shapes beside the one with the bars: the tree form with three levels over one, and HKT over both forms.
-void add_neighbours(const Arguments& arguments, std::vector<Figure>& figures) {
-  constexpr int64_t kTokens = 4096;
-  struct Shape {
-    int64_t size;
-    int branching;
-  };
-  for (const auto& [size, branching] : {Shape{64, 8}, {64, 16}, {64, 32}, {64, 64}, {128, 16}}) {
-    const LevelArrays one(kTokens, 1, size, arguments.threads), three(kTokens, 3, size, arguments.threads);
-    TreeForm tree1(one, branching), tree3(three, branching);
-    const StreamForm near1(one, branching, 1), near2(one, branching, 2), levels3(three, branching, 2);
+void add_nearby_shapes(const Arguments& arguments, std::vector<Figure>& figures) {
+  for (const NearbyShape& shape : kNearbyShapes) {
+    const LevelArrays one(shape.tokens, 1, shape.size, arguments.threads),
+        more(shape.tokens, shape.levels, shape.size, arguments.threads);
+    const Tree tree =
+        shape.branching == 0 ? words_and_sentences(shape.tokens) : balanced(shape.tokens, shape.branching);
+    TreeForm tree1(one, tree), tree_more(more, tree);
+    const int branching = shape.branching == 0 ? 16 : shape.branching;
+    const StreamForm near2(one, branching, 2), near_more(more, branching, 2);
     auto times = race({{"tree1", tree1.forward()},
-                       {"tree3", tree3.forward()},
-                       {"near1", near1.forward()},
+                       {"tree", tree_more.forward()},
+                       {"tree1_both", tree1.both()},
+                       {"tree_both", tree_more.both()},
                        {"near2", near2.forward()},
-                       {"levels3", levels3.forward()},
-                       {"hkt", hkt_forward_of(three, false)},
-                       {"hkt_causal", hkt_forward_of(three, true)}},
+                       {"stream", near_more.forward()},
+                       {"near2_both", near2.both()},
+                       {"stream_both", near_more.both()},
+                       {"hkt", hkt_forward_of(more, false)},
+                       {"hkt_causal", hkt_forward_of(more, true)}},
                       std::min(arguments.rounds, 5));
-    const std::string where = "_b" + std::to_string(branching) + "_d" + std::to_string(size) + "_t4096";
-    figures.push_back({"strata_cpu_tree_fwd_l3_over_l1" + where, times["tree3"] / times["tree1"], ""});
-    figures.push_back({"strata_cpu_hkt_over_tree_fwd" + where, times["hkt"] / times["tree3"], ">= 1"});
-    figures.push_back({"strata_cpu_stream_near2_over_near1_fwd" + where, times["near2"] / times["near1"], ""});
-    figures.push_back({"strata_cpu_stream_near2_fwd_l3_over_l1" + where, times["levels3"] / times["near2"], ""});
-    figures.push_back({"strata_cpu_hkt_over_stream_near2_fwd" + where, times["hkt_causal"] / times["levels3"], ">= 1"});
+    auto add = [&](const std::string& name, const char* over, const char* under, const char* bar) {
+      figures.push_back({"strata_cpu_" + name + "_" + shape.name, times[over] / times[under], bar});
+    };
+    add("tree_fwd_levels_over_l1", "tree", "tree1", "");
+    add("tree_fwdbwd_levels_over_l1", "tree_both", "tree1_both", "");
+    add("hkt_over_tree_fwd", "hkt", "tree", ">= 1");
+    if (shape.branching == 0) continue;
+    add("stream_near2_fwd_levels_over_l1", "stream", "near2", "");
+    add("stream_near2_fwdbwd_levels_over_l1", "stream_both", "near2_both", "");
+    add("hkt_over_stream_near2_fwd", "hkt_causal", "stream", ">= 1");
   }
 }
 
@@ -185,7 +200,8 @@ std::vector<Figure> strata_figures(const Arguments& arguments) {
               static_cast<long>(kStrataHeads), kBranching, arguments.threads, isa_name(current_isa()));
   torch::manual_seed(1);
   const LevelArrays one(16384, 1, 64, arguments.threads), three(16384, 3, 64, arguments.threads);
-  TreeForm tree1(one, kBranching), tree3(three, kBranching);
+  const Tree tree = balanced(16384, kBranching);
+  TreeForm tree1(one, tree), tree3(three, tree);
   const StreamForm near1(one, kBranching, 1), near2(one, kBranching, 2);
   auto fast = race({{"tree1", tree1.forward()},
                     {"tree3", tree3.forward()},
@@ -197,8 +213,7 @@ std::vector<Figure> strata_figures(const Arguments& arguments) {
                     {"near2_both", near2.both()}},
                    arguments.rounds);
   auto slow = race({{"hkt", hkt_forward_of(three, false)}, {"tree3", tree3.forward()}}, std::min(arguments.rounds, 3));
-  const double late = near_decode_microseconds(1048575 - 256, 2, kBranching),
-               early = near_decode_microseconds(1023 - 256, 2, kBranching);
+  const double late = decode_microseconds(1048575 - 256, 512, 2), early = decode_microseconds(1023 - 256, 512, 2);
   const int64_t slots = hsa_stream_slots(1048576, kBranching, 2);
   std::printf(
       "milliseconds, T=16384: tree form %.1f with one level, %.1f with three; streaming %.1f with near 1, %.1f with "
@@ -213,7 +228,7 @@ std::vector<Figure> strata_figures(const Arguments& arguments) {
       {"strata_cpu_stream_near2_over_near1_fwdbwd_t16384", fast["near2_both"] / fast["near1_both"], ""},
       {"strata_stream_decode_us_ratio_t1m_over_t1k", late / early, "<= 2.5"},
       {"strata_stream_cache_slots_t1m", static_cast<double>(slots), "<= 170"}};
-  add_neighbours(arguments, figures);
+  add_nearby_shapes(arguments, figures);
   return figures;
 }
 

@@ -18,22 +18,21 @@ _register.register()
 from strata.hkt import FlatAttention, HktAttention
 from strata.hkt_cache import HktCache
 from strata.hsa import HsaAttention, HsaStreamCache
+from strata.hsa_ops import (
+    best_tree,
+    hierarchy_score,
+    hsa_attention,
+    hsa_stream_attention,
+    kl_gap,
+    window_family,
+)
 from strata.inject import inject
 from strata.ops import causal_filter, hkt_attention, hkt_decode
 from strata.rotary import rotate
 from strata.safetensors import load_safetensors, save_safetensors
 from strata.strata_attention import StrataAttention
 from strata.strata_cache import StrataCache
-from strata.tree import (
-    Tree,
-    best_tree,
-    hierarchy_score,
-    hsa_attention,
-    hsa_stream_attention,
-    kl_gap,
-    trees_windows,
-    window_family,
-)
+from strata.tree import Tree, trees_windows
 
 __version__ = "0.1.0"
 __all__ = [

@@ -155,6 +155,11 @@ def check_lengths(lengths: Tensor, tokens: int) -> None:
         raise ValueError(f"lengths: expected numbers from 0 to tokens = {tokens}, got {wrong[0]}")
 
 
+def padding_mask(lengths: Tensor, x: Tensor) -> Tensor:
+    """(B, T): whether a token of x, (B, T, ..), is padding behind the `lengths` (B) real ones."""
+    return torch.arange(x.shape[1], device=x.device) >= lengths.to(x.device).unsqueeze(1)
+
+
 def nested_spans(data: Sequence[Any]) -> tuple[int, list[tuple[int, int]]]:
     """How many tokens lists in lists hold, and the tokens [begin, end) of every list. It does not recurse, so that any
     depth is allowed."""

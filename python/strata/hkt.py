@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from strata._values import Integers, lengths_tensor
+from strata._values import Integers, lengths_tensor, padding_mask
 from strata._values import require as _check
 from strata.hkt_cache import HktCache
 from strata.ops import causal_filter, hkt_attention
@@ -182,8 +182,7 @@ class HktAttention(nn.Module):
         if lengths is not None:
             counts = lengths_tensor(lengths, x.shape[0], x.shape[1]).to(x.device)
             # What padding holds must not reach the gradients of the projections either (0 * NaN).
-            padding = torch.arange(x.shape[1], device=x.device) >= counts.unsqueeze(1)
-            real = x.masked_fill(padding.unsqueeze(-1), 0.0)
+            real = x.masked_fill(padding_mask(counts, x).unsqueeze(-1), 0.0)
         states = self.pyramid(real)
         pairs = [self.project(state, level) for level, state in enumerate(states)]
         q, k = [pair[0] for pair in pairs], [pair[1] for pair in pairs]

@@ -8,16 +8,42 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from strata._values import Integers, check_lengths, lengths_tensor, require
+from strata._values import Integers, check_lengths, lengths_tensor, padding_mask, require
 from strata.hsa_cache import HsaStreamCache, compute_type
+from strata.hsa_ops import hsa_attention, hsa_stream_attention
 from strata.ops import sinusoidal_positions
 from strata.rotary import check_rotary, rotate
-from strata.tree import Trees, _encoded, hsa_attention, hsa_stream_attention, trees_windows
+from strata.tree import Trees, _encoded, trees_windows
 
 __all__ = ["HsaAttention", "HsaStreamCache"]
 
 VECTOR_SIZE = 8  # of learned position vectors
 MAX_BRANCHING = 64  # of the streaming form
+
+
+def hide_padding(
+    x: Tensor, trees: Trees | None, weights: Tensor | None, lengths: Integers | None, form: str, branching: int
+) -> tuple[Tensor, Trees | None, Tensor | None, Tensor | None]:
+    """The arguments of a module's forward, checked: x with zeros for hidden tokens, which must reach neither a pyramid nor the
+    gradients of the projections; the trees, balanced ones if there are only lengths; the weights, 0 for padding where a
+    real token could see it; and which tokens are padding, (B, T), or None."""
+    if form != "tree" and trees is not None:
+        raise ValueError(f"trees: expected none in the {form} form")
+    if form == "tree" and trees is None and lengths is None:
+        raise ValueError("trees: expected one per sequence, got none; or pass lengths= for balanced trees")
+    hidden = None
+    if lengths is not None:
+        counts = lengths_tensor(lengths, x.shape[0], x.shape[1])
+        check_lengths(counts, x.shape[1])
+        hidden = padding_mask(counts, x)
+        x = x.masked_fill(hidden.unsqueeze(-1), 0.0)
+        if form == "tree" and trees is None:
+            trees = [trees_windows(counts, [branching])]
+        elif form != "streaming":  # given trees may cover the padding
+            weights = (~hidden).to(x.dtype) if weights is None else weights.masked_fill(hidden, 0.0)
+    if weights is not None:
+        x = x.masked_fill((weights == 0).unsqueeze(-1), 0.0)
+    return x, trees, weights, hidden
 
 
 class HsaAttention(nn.Module):
@@ -152,24 +178,9 @@ class HsaAttention(nn.Module):
         """
         if x.dim() != 3 or x.shape[2] != self.model_size:
             raise ValueError(f"x: expected shape (batch, tokens, {self.model_size}), got {tuple(x.shape)}")
-        if self.streaming and trees is not None:
-            raise ValueError("trees: expected none in the streaming form")
-        if not self.streaming and trees is None and lengths is None:
-            raise ValueError("trees: expected one per sequence, got none; or pass lengths= for balanced trees")
-        real, hidden = x, None
-        if lengths is not None:
-            counts = lengths_tensor(lengths, x.shape[0], x.shape[1])
-            check_lengths(counts, x.shape[1])
-            hidden = torch.arange(x.shape[1], device=x.device) >= counts.to(x.device).unsqueeze(1)  # (B, T)
-            real = x.masked_fill(hidden.unsqueeze(-1), 0.0)
-            if trees is not None:  # they may cover the padding
-                weights = (~hidden).to(x.dtype) if weights is None else weights.masked_fill(hidden, 0.0)
-            elif not self.streaming:
-                trees = [trees_windows(counts, [self.branching])]
-        if weights is not None:
-            real = real.masked_fill((weights == 0).unsqueeze(-1), 0.0)
-        mixed = self._attend(real, trees, weights)
-        mixed = mixed.transpose(1, 2).reshape(x.shape)
+        form = "streaming" if self.streaming else "tree"
+        real, trees, weights, hidden = hide_padding(x, trees, weights, lengths, form, self.branching)
+        mixed = self._attend(real, trees, weights).transpose(1, 2).reshape(x.shape)
         out: Tensor = self.out(mixed if hidden is None else mixed.masked_fill(hidden.unsqueeze(-1), 0.0))
         return out
 
@@ -207,8 +218,7 @@ class HsaAttention(nn.Module):
         cache = self.start_stream(x.shape[0], capacity)
         out = self.forward(x, lengths=lengths)
         counts = lengths_tensor([x.shape[1]] * x.shape[0] if lengths is None else lengths, x.shape[0], x.shape[1])
-        padding = torch.arange(x.shape[1], device=x.device) >= counts.to(x.device).unsqueeze(1)
-        _, k, v = self.project(x.masked_fill(padding.unsqueeze(-1), 0.0))
+        _, k, v = self.project(x.masked_fill(padding_mask(counts, x).unsqueeze(-1), 0.0))
         cache.fill(k, v, self.key_bias(k), counts)
         return out, cache
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from strata._real_tokens import Arrangement, all_real, arrange, real_keys
 from strata._trees_of_batch import built_trees, check_trees, split_trees
 from strata.ops import hkt_attention, hkt_decode
-from strata.tree import Tree, Trees, _encoded, hsa_attention
+from strata.hsa_ops import hsa_attention
+from strata.tree import Tree, Trees, _encoded
 
 FLAT, HSA = "strata_flat", "strata_hsa"  # values of attn_implementation
 BRANCHING = 16  # of the trees that are used when none are given

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from strata._real_tokens import Arrangement, all_real, arrange, real_keys, require
 from strata._trees_of_batch import built_trees, check_trees
-from strata.tree import Tree, _encoded, hsa_attention, hsa_stream_attention
+from strata.hsa_ops import hsa_attention, hsa_stream_attention
+from strata.tree import Tree, _encoded
 
 NAME = "strata_inject"  # of the attention function below, for transformers
 FAMILIES = {"bert": "encoder", "roberta": "encoder", "distilbert": "transformer", "gpt2": "h"}  # where the layers are

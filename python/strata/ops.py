@@ -1,4 +1,4 @@
-"""The operators of libstrata_torch.so as typed functions; those that take trees are in strata.tree. They also stand under
+"""The operators of libstrata_torch.so as typed functions; those of HSA are in strata.hsa_ops and strata.tree. They also stand under
 torch.ops.strata. Wrong shapes and types give a RuntimeError, wrong values a ValueError; both name the argument."""
 
 from __future__ import annotations

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from strata._values import Integers, check_lengths, lengths_tensor, require
+from strata._values import Integers, require
 from strata.hkt import HktAttention
-from strata.hsa import MAX_BRANCHING
+from strata.hsa import MAX_BRANCHING, hide_padding
 from strata.hsa_cache import compute_type
+from strata.hsa_ops import hsa_attention, hsa_stream_attention
 from strata.strata_cache import StrataCache
-from strata.tree import Trees, _encoded, hsa_attention, hsa_stream_attention, trees_windows
+from strata.tree import Trees, _encoded
 
 FORMS = ("tree", "streaming", "both sides")
 
@@ -89,24 +90,7 @@ class StrataAttention(HktAttention):
         """
         if x.dim() != 3 or x.shape[2] != self.model_size:
             raise ValueError(f"x: expected shape (batch, tokens, {self.model_size}), got {tuple(x.shape)}")
-        if self.form != "tree" and trees is not None:
-            raise ValueError(f'trees: expected none in the form "{self.form}"')
-        if self.form == "tree" and trees is None and lengths is None:
-            raise ValueError("trees: expected one per sequence, got none; or pass lengths= for balanced trees")
-        hidden = None
-        if lengths is not None:
-            counts = lengths_tensor(lengths, x.shape[0], x.shape[1])
-            check_lengths(counts, x.shape[1])
-            hidden = torch.arange(x.shape[1], device=x.device) >= counts.to(x.device).unsqueeze(1)  # (B, T)
-            if self.form == "tree" and trees is None:
-                trees = [trees_windows(counts, [self.branching])]
-            else:
-                weights = (~hidden).to(x.dtype) if weights is None else weights.masked_fill(hidden, 0.0)
-        real = x
-        if weights is not None:  # hidden tokens must reach neither the pyramid nor the gradients of the projections
-            real = x.masked_fill((weights == 0).unsqueeze(-1), 0.0)
-        elif hidden is not None:
-            real = x.masked_fill(hidden.unsqueeze(-1), 0.0)
+        real, trees, weights, hidden = hide_padding(x, trees, weights, lengths, self.form, self.branching)
         mixed = self._attend(real, trees, weights).transpose(1, 2).reshape(x.shape)
         out: Tensor = self.out(mixed if hidden is None else mixed.masked_fill(hidden.unsqueeze(-1), 0.0))
         return out

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from strata._values import Integers, check_lengths, lengths_tensor, require
+from strata._values import Integers, check_lengths, lengths_tensor, padding_mask, require
 from strata.hkt_cache import filter_newest, newest_rows, push_recent
 from strata.hsa_cache import compute_type
 from strata.ops import hsa_stream_step
@@ -118,8 +118,7 @@ class StrataCache:
 def _state_behind(module: StrataAttention, x: Tensor, lengths: Tensor, capacity: int) -> dict[str, Tensor]:
     """The tensors of a cache behind prompts x, (B, T, model), of which `lengths` (B) tokens are real."""
     dtype = compute_type(module.value.weight.dtype)
-    padding = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(1)
-    x = x.masked_fill(padding.unsqueeze(-1), 0.0)
+    x = x.masked_fill(padding_mask(lengths, x).unsqueeze(-1), 0.0)
     if x.shape[1] == 0:  # a prompt of no tokens has no states to gather from; one row of zeros stands in
         x = x.new_zeros(x.shape[0], 1, x.shape[2])
     q, k, v = module.project_all(x)

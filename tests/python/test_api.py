@@ -100,7 +100,7 @@ def test_all_names_exist_once_and_are_sorted() -> None:
 
 def test_submodules_are_found() -> None:
     names = {module.__name__ for module in public_modules()}
-    assert {"strata", "strata.hkt", "strata.hsa", "strata.inject", "strata.ops", "strata.tree"} <= names
+    assert {"strata", "strata.hkt", "strata.hsa", "strata.hsa_ops", "strata.inject", "strata.ops", "strata.tree"} <= names
     assert not [name for name in names if "._" in name]
 
 

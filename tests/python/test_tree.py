@@ -322,16 +322,16 @@ def test_trees_of_data_attend():
 
 
 def test_every_operator_has_a_function():
-    """ops.py and tree.py call each operator of the library, and their public names have docstrings."""
+    """ops.py, hsa_ops.py and tree.py call each operator of the library, and their public names have docstrings."""
     names = torch._C._dispatch_get_all_op_names() if hasattr(torch._C, "_dispatch_get_all_op_names") else []
     operators = {name.removeprefix("strata::") for name in names if name.startswith("strata::")}
     folder = Path(strata.__file__).parent
-    source = (folder / "ops.py").read_text() + (folder / "tree.py").read_text()
+    source = "".join((folder / name).read_text() for name in ("ops.py", "hsa_ops.py", "tree.py"))
     called = set(re.findall(r"torch\.ops\.strata\.(\w+)\(", source))
     assert len(called) > 25
     if operators:
         assert {name for name in operators if not name.endswith("_backward")} == called
-    for module in (strata.ops, strata.tree):
+    for module in (strata.ops, strata.hsa_ops, strata.tree):
         for name, value in vars(module).items():
             if getattr(value, "__module__", None) == module.__name__ and not name.startswith("_"):
                 assert value.__doc__, name
