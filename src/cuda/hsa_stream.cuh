@@ -1,4 +1,4 @@
-// What the kernels of streaming HSA compute with: the entries of one stream.
+// What the kernels of streaming attention compute with: the entries of one key stream, and who sees them.
 #pragma once
 
 #include <cmath>
@@ -9,83 +9,155 @@
 
 namespace strata::cuda {
 
+// The entries of one height that a query sees: first .. end - 1 without hole_first .. hole_end - 1.
+struct SeenEntries {
+  int first, end, hole_first, hole_end;
+  __device__ bool contains(int n) const { return n >= first && n < end && (n < hole_first || n >= hole_end); }
+};
+
+// One sequence and key head.
 template <class S>
-struct StreamHead {
+struct StreamKeys {
   using C = typename ComputeOf<S>::Type;
   const StreamArgs<S>& a;
-  int64_t stream, batch, head;
+  int64_t batch, key_head;
 
-  __device__ StreamHead(const StreamArgs<S>& args, int64_t s)
-      : a(args), stream(s), batch(s / args.p.heads), head(s % args.p.heads) {}
+  __device__ StreamKeys(const StreamArgs<S>& args, int64_t b, int64_t h) : a(args), batch(b), key_head(h) {}
 
+  __device__ int64_t key_stream() const { return batch * a.p.key_heads + key_head; }
   __device__ int size(int height) const { return a.heights.size[height]; }
-  __device__ int count(int height) const { return static_cast<int>(a.p.tokens) / size(height); }
-  __device__ int64_t node(int height, int n) const { return stream * a.heights.total + a.heights.offset[height] + n; }
-  __device__ int64_t token(int t) const { return stream * a.p.tokens + t; }
-
-  __device__ C mass(int height, int n) const {
-    if (height > 0) return a.mass[node(height, n)];
-    return a.p.weights.data == nullptr ? C(1) : rows_of<const C>(a.p.weights, batch, 0).at(n, 0);
+  __device__ int count(int height) const { return a.heights.nodes[height]; }
+  __device__ int64_t node(int height, int n) const {
+    return key_stream() * a.heights.total + a.heights.offset[height] + n;
   }
+  __device__ int64_t leaf(int t) const { return key_stream() * a.p.tokens + t; }
+  __device__ int children(int height, int n) const {
+    return min(a.p.branching, count(height - 1) - n * a.p.branching);  // of both sides, the last node may be cut short
+  }
+
+  __device__ C weight(int t) const {
+    return a.p.weights.data == nullptr ? C(1) : rows_of<const C>(a.p.weights, batch, 0).at(t, 0);
+  }
+  __device__ C mass(int height, int n) const { return height > 0 ? a.mass[node(height, n)] : weight(n); }
   __device__ C kappa(int height, int n) const {
     if (height > 0) return a.kappa[node(height, n)];
-    return a.p.key_bias.data == nullptr ? C(0) : rows_of<const C>(a.p.key_bias, batch, head).at(n, 0);
+    return a.p.key_bias.data == nullptr ? C(0) : rows_of<const C>(a.p.key_bias, batch, key_head).at(n, 0);
   }
   // What an entry adds to all scores; -inf hides it.
   __device__ C term(int height, int n) const {
-    const C w = mass(height, n);
-    return w > 0 ? log(w) + kappa(height, n) : -static_cast<C>(INFINITY);
+    if (height > 0) return a.term[node(height, n)];
+    const C w = weight(n);
+    return w > 0 ? log(w) + kappa(0, n) : -static_cast<C>(INFINITY);
   }
-  __device__ C k(int height, int n, int c) const {
-    return height > 0 ? a.k[node(height, n) * a.p.head_size + c]
-                      : static_cast<C>(rows_of<const S>(a.p.k[0], batch, head).at(n, c));
+  __device__ int64_t key_row(int64_t at, int level) const { return (at * a.p.levels + level) * a.p.head_size; }
+  __device__ C k(int height, int n, int level, int c) const {
+    return height > 0 ? a.k[key_row(node(height, n), level) + c]
+                      : static_cast<C>(rows_of<const S>(a.p.k[level], batch, key_head).at(n >> level, c));
   }
   __device__ C v(int height, int n, int c) const {
     return height > 0 ? a.v[node(height, n) * a.p.value_size + c]
-                      : static_cast<C>(rows_of<const S>(a.p.v, batch, head).at(n, c));
+                      : static_cast<C>(rows_of<const S>(a.p.v, batch, key_head).at(n, c));
   }
-  // Index into the position table of sibling n for a query below `ancestor`, both nodes of this height; -1 for none.
-  __device__ int64_t position(int height, int ancestor, int n) const {
-    const int b = a.p.branching;
-    if (a.p.positions == nullptr || height >= a.p.heights || ancestor == n) return -1;
-    return ((head * a.p.heights + height) * b + ancestor % b) * b + n % b;
+  // Whether a row of a level stands for a token that counts; others may hold anything.
+  __device__ bool is_real(int level, int row) const {
+    if (a.p.weights.data == nullptr) return true;
+    const int64_t end = min(a.p.tokens, static_cast<int64_t>(row + 1) << level);
+    for (int64_t t = static_cast<int64_t>(row) << level; t < end; ++t) {
+      if (weight(static_cast<int>(t)) > 0) return true;
+    }
+    return false;
   }
-  __device__ C position_bias(int64_t at) const { return at < 0 ? C(0) : static_cast<const C*>(a.p.positions)[at]; }
 
-  // Queries that see entry n: first .. end - 1.
-  __device__ int first_query(int height, int n) const { return (n + (height > 0 ? 1 : 0)) * size(height); }
-  __device__ int end_query(int height, int n) const {
-    const int64_t end = (n / a.p.branching + int64_t{1}) * a.p.branching * size(height);
+  // The entries that a query below `ancestor`, a node of this height, sees.
+  __device__ SeenEntries seen(int height, int ancestor) const {
+    const int b = a.p.branching, near = a.heights.near, family = ancestor / b;
+    const int first = max(0, family - near + 1) * b;
+    if (!a.p.both_sides) return {first, height == 0 ? ancestor + 1 : ancestor - near + 1, 0, 0};
+    const int64_t end = (static_cast<int64_t>(family) + near) * b;
+    const bool hole = height > 0;
+    return {first, static_cast<int>(min(end, static_cast<int64_t>(count(height)))), hole ? ancestor - near + 1 : 0,
+            hole ? ancestor + near : 0};
+  }
+  // Queries that see one of the entries `from` .. `to`: first .. end - 1; not all of these do.
+  __device__ int first_query(int height, int from) const {
+    const int64_t near = a.heights.near, b = a.p.branching;
+    const int64_t node = a.p.both_sides ? max(int64_t{0}, from / b - near + 1) * b : height == 0 ? from : from + near;
+    return static_cast<int>(min(a.p.tokens, node * size(height)));
+  }
+  __device__ int end_query(int height, int to) const {
+    const int64_t end = (to / a.p.branching + static_cast<int64_t>(a.heights.near)) * a.p.branching * size(height);
     return static_cast<int>(min(end, a.p.tokens));
   }
 
-  // The gradient of an entry, which also has its share of its parent's: dk, dv, then dkappa as channel
-  // head_size + value_size. Heights are done from the top down.
-  __device__ void store_gradient(int height, int n, int channel, C x) const {
-    const HsaStreamProblem& p = a.p;
-    const int parent = n / p.branching, keys = p.head_size, both = keys + p.value_size;
-    if (height + 1 < a.heights.count && parent < count(height + 1)) {
-      const C w = mass(height, n), all = a.mass[node(height + 1, parent)];
-      const int64_t at = node(height + 1, parent);
-      const C above = channel < keys   ? a.dk[at * keys + channel]
-                      : channel < both ? a.dv[at * p.value_size + channel - keys]
-                                       : a.dkappa[at];
-      if (w > 0) x += w / all * above;
-    }
+  // The part that entry n is of its parent's means: w / |A|, and the parent's node; 0 where the parent is not seen.
+  struct Parent {
+    C share;
+    int64_t node;
+  };
+  __device__ Parent parent(int height, int n) const {
+    const int above = n / a.p.branching;
+    if (height + 1 >= a.heights.count || above >= count(height + 1)) return {C(0), 0};
+    const int64_t at = node(height + 1, above);
+    const C w = mass(height, n);
+    return {w > 0 ? w / a.mass[at] : C(0), at};
+  }
+
+  // Gradients of an entry, by channel: dk of a level, then, with level 0, dv and dkappa. What entry n has of its
+  // parent's, which is done before it: heights are done from the top down.
+  __device__ C from_parent(int height, int n, int level, int channel) const {
+    const Parent above = parent(height, n);
+    if (!(above.share > 0)) return C(0);
+    const int keys = a.p.head_size, both = keys + a.p.value_size;
+    return above.share * (channel < keys   ? a.dk[key_row(above.node, level) + channel]
+                          : channel < both ? a.dv[above.node * a.p.value_size + channel - keys]
+                                           : a.dkappa[above.node]);
+  }
+  // row: a node, or, of the leaves, a row of the level.
+  __device__ void store_gradient(int height, int row, int level, int channel, C x) const {
+    const int keys = a.p.head_size, both = keys + a.p.value_size;
     if (height > 0) {
-      const int64_t at = node(height, n);
-      (channel < keys   ? a.dk[at * keys + channel]
-       : channel < both ? a.dv[at * p.value_size + channel - keys]
+      const int64_t at = node(height, row);
+      (channel < keys   ? a.dk[key_row(at, level) + channel]
+       : channel < both ? a.dv[at * a.p.value_size + channel - keys]
                         : a.dkappa[at]) = x;
     } else if (channel < keys) {
-      rows_of<S>(a.g.dk[0], batch, head).at(n, channel) = static_cast<S>(x);
+      rows_of<S>(a.g.dk[level], batch, key_head).at(row, channel) = static_cast<S>(x);
     } else if (channel < both) {
-      rows_of<S>(a.g.dv, batch, head).at(n, channel - keys) = static_cast<S>(x);
+      rows_of<S>(a.g.dv, batch, key_head).at(row, channel - keys) = static_cast<S>(x);
     } else {
-      if (a.g.dkey_bias.data != nullptr) rows_of<C>(a.g.dkey_bias, batch, head).at(n, 0) = x;
-      if (a.leaf_dkappa != nullptr) a.leaf_dkappa[token(n)] = x;
+      if (a.g.dkey_bias.data != nullptr) rows_of<C>(a.g.dkey_bias, batch, key_head).at(row, 0) = x;
+      if (a.leaf_dkappa != nullptr) a.leaf_dkappa[leaf(row)] = x;
     }
   }
+};
+
+// One sequence and query head.
+template <class S>
+struct StreamHead : StreamKeys<S> {
+  using C = typename ComputeOf<S>::Type;
+  using StreamKeys<S>::a;
+  int64_t head, stream;
+
+  __device__ StreamHead(const StreamArgs<S>& args, int64_t query_stream)
+      : StreamKeys<S>(args, query_stream / args.p.heads,
+                      query_stream % args.p.heads / (args.p.heads / args.p.key_heads)),
+        head(query_stream % args.p.heads),
+        stream(query_stream) {}
+
+  __device__ int64_t token(int t) const { return stream * a.p.tokens + t; }
+  __device__ C level_weight(int level) const {
+    return a.p.level_weights == nullptr ? C(1)
+                                        : static_cast<const C*>(a.p.level_weights)[head * a.p.levels + level];
+  }
+  // Index into the position table of node n for a query below `ancestor`, both of this height; -1 for none.
+  __device__ int64_t position(int height, int ancestor, int n) const {
+    if (a.p.positions == nullptr || height >= a.p.heights || (height == 0 && ancestor == n)) return -1;
+    const int b = a.p.branching, ahead = a.p.both_sides ? a.p.near - 1 : 0;
+    const int64_t distances = a.p.both_sides ? 2 * int64_t{a.p.near} - 1 : a.p.near;
+    const int64_t table = (head * a.p.heights + height) * distances + (ancestor / b - n / b + ahead);
+    return (table * b + ancestor % b) * b + n % b;
+  }
+  __device__ C position_bias(int64_t at) const { return at < 0 ? C(0) : static_cast<const C*>(a.p.positions)[at]; }
 };
 
 // The gradient of the position table, as it is summed.

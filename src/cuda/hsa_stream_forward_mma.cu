@@ -1,53 +1,53 @@
-// Streaming HSA forward with mma.sync (hsa_stream_mma.cuh).
+// Streaming attention forward with mma.sync (hsa_stream_mma.cuh).
 #include "cuda/hsa_stream_mma.cuh"
 
 namespace strata::cuda {
 namespace {
 
 template <class T, int D>
-__global__ void __launch_bounds__(32 * kQueryWarps, D == 64 ? 4 : 3)
-    stream_mma_forward_kernel(const __grid_constant__ StreamArgs<T> a, int tiles) {
-  using Queries = QueryTile<T, D, 3>;
+__global__ void __launch_bounds__(kQueryThreads, 2)
+    stream_mma_forward_kernel(const __grid_constant__ StreamArgs<T> a, int tiles, QueryShape shape) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  with_query_tile<Queries>(a, tiles, memory, [&](const StreamHead<T>& head, const Queries& queries) {
-    float acc[D / 8][4] = {};
-    TileSoftmax softmax;
-    queries.each_tile([&](float(&s)[2][4], const auto&, int) {
-      float rescale[2];
-      softmax.add(s, rescale);
-      uint32_t left[4];
-      tile_operand<T>(left, s);
+  const StreamHead<T> head(a, blockIdx.x / tiles);
+  const QueryBlock<T, D> queries(head, shape, static_cast<int>(blockIdx.x % tiles) * kQueryRows, memory,
+                                 query_rows(a.p.levels) * D * 2);
+  float acc[D / 8][4] = {};
+  TileSoftmax softmax;
+  queries.each_tile([&](float(&s)[2][4], const EntryRange<T, D>& range, const auto&) {
+    float rescale[2];
+    softmax.add(s, rescale);
+    uint32_t left[4];
+    tile_operand<T>(left, s);
 #pragma unroll
-      for (int n = 0; n < D / 8; n += 2) {
+    for (int n = 0; n < D / 8; n += 2) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) acc[n][i] *= rescale[i / 2], acc[n + 1][i] *= rescale[i / 2];
-        by_rows<T, D>(acc[n], acc[n + 1], left, queries.tile(kV), n);
-      }
-    });
-    const Rows<T> out = rows_of<T>(a.o.out, head.batch, head.head);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int i = queries.first + tile_row(half);
-      const float total = quad_sum(softmax.sum[half]), inverse = total == 0 ? 0.0f : 1.0f / total;
-      if (i >= a.p.tokens) continue;
-      if (lane_of_thread() % 4 == 0)
-        static_cast<float*>(a.o.lse)[head.token(i)] = total == 0 ? -INFINITY : softmax.max[half] + __logf(total);
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) {
-        const int channel = 8 * n + 2 * (lane_of_thread() % 4);
-        if (channel < a.p.value_size)
-          reinterpret_cast<uint32_t&>(out.at(i, channel)) =
-              pack(acc[n][2 * half] * inverse, acc[n][2 * half + 1] * inverse, T());
-      }
+      for (int i = 0; i < 4; ++i) acc[n][i] *= rescale[i / 2], acc[n + 1][i] *= rescale[i / 2];
+      by_rows<T, D>(acc[n], acc[n + 1], left, range.value_tile(), n);
     }
   });
+  const Rows<T> out = rows_of<T>(a.o.out, head.batch, head.head);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int i = queries.mine + tile_row(half);
+    const float total = quad_sum(softmax.sum[half]), inverse = total == 0 ? 0.0f : 1.0f / total;
+    if (i > queries.last) continue;
+    if (lane_of_thread() % 4 == 0)
+      static_cast<float*>(a.o.lse)[head.token(i)] = total == 0 ? -INFINITY : softmax.max[half] + __logf(total);
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      const int channel = 8 * n + 2 * (lane_of_thread() % 4);
+      if (channel < a.p.value_size)
+        reinterpret_cast<uint32_t&>(out.at(i, channel)) =
+            pack(acc[n][2 * half] * inverse, acc[n][2 * half + 1] * inverse, T());
+    }
+  }
 }
 
 template <class T, int D>
 cudaError_t forward(const StreamCall& call) {
   const StreamArgs<T> a = stream_args<T>(call);
   if (const cudaError_t e = hsa_stream_means(a, true, call.stream); e != cudaSuccess) return e;
-  return launch_queries(stream_mma_forward_kernel<T, D>, a, WarpTiles<T, D, 3>::kMemory, call.stream);
+  return launch_queries(stream_mma_forward_kernel<T, D>, a, query_shape(a.p, false), call.stream);
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
-// The CUDA kernels of streaming HSA (docs/MATH.md, section 2.5). hsa_stream_cuda.cc has checked the arguments and
-// chosen the kernels; launchers queue everything on the stream. A stream is one sequence and head.
+// The CUDA kernels of streaming attention (docs/MATH.md, sections 2.5 and 3). hsa_stream_cuda.cc has checked the
+// arguments and chosen the kernels; launchers queue everything on the stream. A key stream is one sequence and key head,
+// a query stream one sequence and query head.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "cuda/storage.h"
@@ -9,13 +11,15 @@
 
 namespace strata::cuda {
 
-// Complete nodes of every height, leaves included; those above the leaves are numbered one height after the other.
+// The nodes of every height above the leaves that some token sees, one height after the other.
 struct StreamHeights {
   static constexpr int kMax = 32;
+  int near = 1;  // at most the number of tokens
   int count = 1;
   int total = 0;     // inner nodes
   int size[kMax];    // tokens of a node
   int offset[kMax];  // of a height's first node among all inner nodes
+  int nodes[kMax];
 };
 
 template <class S>
@@ -25,11 +29,14 @@ struct StreamArgs {
   HsaStreamOutputs o;
   HsaStreamGradients g;
   StreamHeights heights;
-  C *mass, *kappa, *k, *v;       // of inner nodes: (stream, node), (stream, node, channels)
+  // Of inner nodes: (key stream, node), for k also (level, channel), for v (channel). term: log(mass) + kappa.
+  C *mass, *kappa, *term, *k, *v;
   S *rounded_k, *rounded_v;      // operands of the tensor cores
-  C *dk, *dv, *dkappa, *deltas;  // of inner nodes; (stream, token): <dout, out> - dlse
+  C *dk, *dv, *dkappa;           // of inner nodes
+  C* deltas;                     // (query stream, token): <dout, out> - dlse
   C* partials;                   // gradients of entries, by splits of the queries
-  C *leaf_dkappa, *dmass;        // (stream, token) and (stream, node); null: the weights' gradient is not wanted
+  C *leaf_dkappa, *dmass;        // (key stream, token) and (key stream, node); null: not wanted
+  C* level_parts;                // (query stream, level, token): parts of the gradient of the level weights; null: ditto
   long long* positions;          // in fixed point; null: not wanted
 };
 
@@ -46,16 +53,23 @@ struct StreamCall {
 template <class S>
 cudaError_t hsa_stream_means(const StreamArgs<S>& a, bool rounded, cudaStream_t stream);
 
-// hsa_stream_weights.cu: the gradient of the weights, from those of all entries; does nothing where it is not wanted.
+// hsa_stream_weights.cu: the gradient of the leaves' weights, from those of all entries, and that of the level weights
+// from `parts` parts of every query stream and level; each does nothing where it is not wanted.
 template <class S>
 cudaError_t hsa_stream_weight_gradient(const StreamArgs<S>& a, cudaStream_t stream);
+template <class S>
+cudaError_t hsa_stream_level_gradient(const StreamArgs<S>& a, int level, int64_t parts, cudaStream_t stream);
 
-// hsa_stream_forward_mma.cu, hsa_stream_backward_mma.cu: bfloat16 and float16, heads up to 128 channels, aligned rows.
+// hsa_stream_forward_mma.cu, hsa_stream_query_mma.cu, hsa_stream_entry_mma.cu: bfloat16 and float16, heads up to 128
+// channels, aligned rows.
 constexpr int kMmaStreamHeadSize = 128;
-int hsa_stream_mma_shared_memory(const HsaStreamProblem& p);                           // bytes a block needs at least
-int64_t hsa_stream_partials(const HsaStreamProblem& p, const StreamHeights& heights);  // numbers, per stream
+bool hsa_stream_mma_fits(const HsaStreamProblem& p);                                   // into shared memory
+int64_t hsa_stream_partials(const HsaStreamProblem& p, const StreamHeights& heights);  // numbers, per key stream
 cudaError_t hsa_stream_forward_mma(const StreamCall& call);
 cudaError_t hsa_stream_backward_mma(const StreamCall& call);
+template <class T>
+cudaError_t hsa_stream_entry_gradient_mma(const StreamArgs<T>& a, cudaStream_t stream);  // the part of the entries
+bool hsa_stream_entry_mma_fits(const HsaStreamProblem& p);
 
 // hsa_stream_simt.cu: any storage type and size.
 cudaError_t hsa_stream_forward_simt(const StreamCall& call);
@@ -66,14 +80,23 @@ cudaError_t hsa_stream_step_simt(const HsaStreamStep& s, cudaStream_t stream);
 
 inline StreamHeights heights_of(const HsaStreamProblem& p) {
   StreamHeights heights{};
+  heights.near = static_cast<int>(std::min<int64_t>(p.near, p.tokens));
   heights.size[0] = 1;
-  for (int64_t size = p.branching; p.tokens / size > 0; size *= p.branching) {
+  heights.nodes[0] = static_cast<int>(p.tokens);
+  for (int64_t size = p.branching;; size *= p.branching) {
+    // Causal: nodes up to the last token's ancestor minus n. Both sides: all, as soon as two are n apart.
+    const int64_t all = (p.tokens + size - 1) / size;
+    if (all <= p.near) return heights;
     heights.size[heights.count] = static_cast<int>(size);
     heights.offset[heights.count] = heights.total;
-    heights.total += static_cast<int>(p.tokens / size);
+    heights.nodes[heights.count] = static_cast<int>(p.both_sides ? all : all - p.near);
+    heights.total += heights.nodes[heights.count];
     ++heights.count;
   }
-  return heights;
+}
+
+inline int64_t stream_position_entries(const HsaStreamProblem& p) {
+  return p.heads * p.heights * hsa_stream_distances(p.near, p.both_sides) * p.branching * p.branching;
 }
 
 // Places for all that a call needs, from `start` on; returns how many bytes. `a` may be null.
@@ -87,26 +110,27 @@ size_t place_stream(const HsaStreamProblem& p, bool backward, void* start, Strea
     pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(static_cast<char*>(start) + used);
     used += (static_cast<size_t>(count) * sizeof(*pointer) + 255) / 256 * 256;
   };
-  const int64_t streams = p.batch * p.heads, nodes = streams * to.heights.total;
-  if (backward && p.positions != nullptr) take(to.positions, p.heads * p.heights * p.branching * p.branching);
-  take(to.mass, nodes);
-  take(to.kappa, nodes);
-  take(to.k, nodes * p.head_size);
+  const int64_t queries = p.batch * p.heads, keys = p.batch * p.key_heads, nodes = keys * to.heights.total;
+  const int64_t key_channels = int64_t{p.levels} * p.head_size;
+  if (backward && p.positions != nullptr) take(to.positions, stream_position_entries(p));
+  for (auto* pointer : {&to.mass, &to.kappa, &to.term}) take(*pointer, nodes);
+  take(to.k, nodes * key_channels);
   take(to.v, nodes * p.value_size);
   if (sizeof(S) == 2) {
-    take(to.rounded_k, nodes * p.head_size);
+    take(to.rounded_k, nodes * key_channels);
     take(to.rounded_v, nodes * p.value_size);
   }
   if (!backward) return used;
-  take(to.dk, nodes * p.head_size);
+  take(to.dk, nodes * key_channels);
   take(to.dv, nodes * p.value_size);
   take(to.dkappa, nodes);
-  take(to.deltas, streams * p.tokens);
-  take(to.partials, sizeof(S) == 2 ? streams * hsa_stream_partials(p, to.heights) : 0);
+  take(to.deltas, queries * p.tokens);
+  take(to.partials, sizeof(S) == 2 ? keys * hsa_stream_partials(p, to.heights) : 0);
   if (p.weights.data != nullptr) {
-    take(to.leaf_dkappa, streams * p.tokens);
+    take(to.leaf_dkappa, keys * p.tokens);
     take(to.dmass, nodes);
   }
+  if (p.level_weights != nullptr) take(to.level_parts, queries * p.levels * p.tokens);
   return used;
 }
 
@@ -119,10 +143,8 @@ StreamArgs<S> stream_args(const StreamCall& call) {
   if (call.g != nullptr) a.g = *call.g;
   if (call.g == nullptr || call.g->dpositions == nullptr) a.positions = nullptr;
   if (call.g == nullptr || call.g->dweights.data == nullptr) a.leaf_dkappa = a.dmass = nullptr;
+  if (call.g == nullptr || call.g->dlevel_weights == nullptr) a.level_parts = nullptr;
   return a;
-}
-inline int64_t stream_position_entries(const HsaStreamProblem& p) {
-  return p.heads * p.heights * p.branching * p.branching;
 }
 
 }  // namespace strata::cuda

@@ -1,131 +1,233 @@
-// Streaming HSA with mma.sync. A warp has 16 neighbouring queries; at every height, those see at most a few tiles of 16
-// entries (with b = 16 exactly one), some of them masked.
+// Streaming attention with mma.sync: what the kernels of the queries, forward and backward, share. A block has 128
+// neighbouring queries, a warp 16 of them. The entries that they see at a height are neighbours too; the block loads
+// them a chunk at a time, while it computes with the chunk before. A coarse row is loaded once and read for all of its
+// queries or entries.
 #pragma once
 
+#include "cuda/device.h"
 #include "cuda/hsa_stream.cuh"
 #include "cuda/tile16.cuh"
 
 namespace strata::cuda {
 namespace {
 
-constexpr int kQueryWarps = 4;
-
-enum Tile { kQ, kK, kV, kDout };
-
-// Rows first .. first + 15 of a dense or strided array, those of `real` (bits) only; the others become zeros.
-template <class T, int D>
-__device__ inline void load_rows(uint32_t tile, const T* rows, int64_t stride, unsigned real, int channels) {
-  constexpr int kStep = 32 / (D / 8);  // rows side by side
-  const int r0 = lane_of_thread() / (D / 8), chunk = lane_of_thread() % (D / 8);
-  const T* row = rows + r0 * stride + chunk * 8;
-#pragma unroll
-  for (int r = 0; r < kTileRows; r += kStep) {
-    const bool there = (real >> (r + r0) & 1) != 0 && chunk * 8 < channels;
-    cp_async(tile + tile_offset<D>(r + r0, chunk), there ? row : rows, there ? 16 : 0);
-    row += kStep * stride;
-  }
-}
-
-// The tiles of a warp.
-template <class T, int D, int kTiles>
-struct WarpTiles {
-  static constexpr int kTile = kTileRows * D * 2, kMemory = kTiles * kTile;
-  const StreamHead<T>& head;
-  uint32_t memory;
-
-  __device__ uint32_t tile(int which) const { return memory + which * kTile; }
-  __device__ void load_tokens(int which, const ConstView& view, int first, int channels) const {
-    const unsigned real =
-        __ballot_sync(~0u, lane_of_thread() < kTileRows && first + lane_of_thread() < head.a.p.tokens);
-    load_rows<T, D>(tile(which), &rows_of<const T>(view, head.batch, head.head).at(first, 0), view.stride[2], real,
-                    channels);
-  }
-  // 16 entries from `first` on, below `end`; what lane x gets back is term(x), -inf for those that do not count.
-  __device__ float load_entries(int height, int first, int end) const {
-    const HsaStreamProblem& p = head.a.p;
-    const bool mine = lane_of_thread() < kTileRows && first + lane_of_thread() < end;
-    const float term = mine ? head.term(height, first + lane_of_thread()) : -INFINITY;
-    const unsigned real = __ballot_sync(~0u, term != -INFINITY);
-    if (height == 0) {
-      load_rows<T, D>(tile(kK), &rows_of<const T>(p.k[0], head.batch, head.head).at(first, 0), p.k[0].stride[2], real,
-                      p.head_size);
-      load_rows<T, D>(tile(kV), &rows_of<const T>(p.v, head.batch, head.head).at(first, 0), p.v.stride[2], real,
-                      p.value_size);
-    } else {
-      const int64_t at = head.node(height, first);
-      load_rows<T, D>(tile(kK), head.a.rounded_k + at * p.head_size, p.head_size, real, p.head_size);
-      load_rows<T, D>(tile(kV), head.a.rounded_v + at * p.value_size, p.value_size, real, p.value_size);
-    }
-    return term;
-  }
-  __device__ static void arrive() {
-    cp_async_commit();
-    cp_async_wait<0>();
-    __syncwarp();
-  }
-};
+constexpr int kQueryWarps = 8, kQueryThreads = 32 * kQueryWarps, kQueryRows = kTileRows * kQueryWarps;
 
 inline bool has_small_heads(const HsaStreamProblem& p) { return p.head_size <= 64 && p.value_size <= 64; }
 
-// 16 queries of a warp, and the tiles of entries that they see. s: scores, -inf where masked.
-template <class T, int D, int kTiles>
-struct QueryTile : WarpTiles<T, D, kTiles> {
-  int first;  // query
+// Rows of the levels below `level` of a tile of 128 queries, which starts at a multiple of 128.
+__host__ __device__ constexpr int query_rows(int level) { return 2 * kQueryRows - (2 * kQueryRows >> level); }
 
-  __device__ QueryTile(const StreamHead<T>& h, uint32_t memory, int first_query)
-      : WarpTiles<T, D, kTiles>{h, memory}, first(first_query) {}
+// Rows of the levels 1 .. level - 1 that 16 queries share in.
+__host__ __device__ constexpr int coarse_rows(int level) { return level <= 4 ? 16 - (32 >> level) : 10 + level; }
 
-  // f(scores, position(half, column)) for every tile of entries.
+// How a block's shared memory is used: chunks of `rows` entries, in `stages` places.
+struct QueryShape {
+  int rows, stages, memory;  // memory: bytes; 0: it does not fit
+};
+inline int stage_memory(int levels, int rows, int D) { return (levels + 1) * rows * D * 2 + rows * 4; }
+inline QueryShape query_shape(const HsaStreamProblem& p, bool backward) {
+  const int D = has_small_heads(p) ? 64 : 128;
+  const int queries = query_rows(p.levels) * D * 2;
+  const int gradients = backward ? kQueryRows * D * 2 + kQueryWarps * coarse_rows(p.levels) * D * 4 : 0;
+  for (const QueryShape shape : {QueryShape{32, 2, 0}, QueryShape{32, 1, 0}, QueryShape{16, 1, 0}}) {
+    const int memory = queries + gradients + shape.stages * stage_memory(p.levels, shape.rows, D);
+    if (memory <= shared_memory_per_block()) return {shape.rows, shape.stages, memory};
+  }
+  return {};
+}
+
+// Rows 0 .. count - 1 of a tile, by all threads: row(r) is where it lies, null for zeros.
+template <class T, int D, int kThreads, class Row>
+__device__ inline void load_rows(uint32_t tile, int count, int channels, const void* anything, const Row& row) {
+  for (int item = static_cast<int>(threadIdx.x); item < count * (D / 8); item += kThreads) {
+    const int r = item / (D / 8), chunk = item % (D / 8);
+    const T* from = chunk * 8 < channels ? row(r) : nullptr;
+    cp_async(tile + tile_offset<D>(r, chunk), from == nullptr ? anything : from + chunk * 8, from == nullptr ? 0 : 16);
+  }
+}
+
+// Rows of a level of the leaves that stand for tokens first .. first + span - 1, those of tokens below `end` alone.
+template <class T, int D, int kThreads, class Real>
+__device__ inline void load_level(uint32_t tile, const Rows<const T>& rows, int level, int first, int span, int end,
+                                  int channels, const Real& real) {
+  const int begin = first >> level, count = ((first + span - 1) >> level) - begin + 1;
+  load_rows<T, D, kThreads>(tile, count, channels, rows.data, [&](int r) {
+    const int row = begin + r;
+    return (row << level) < end && real(row) ? &rows.at(row, 0) : nullptr;
+  });
+}
+
+// A chunk of entries in shared memory: the keys of every level, then the values, `rows` rows each, and their terms.
+template <class T, int D>
+struct EntryTiles {
+  const StreamKeys<T>& keys;
+  uint32_t tiles;
+  float* terms;
+  int rows;
+
+  __device__ uint32_t key_tile(int level) const { return tiles + level * rows * D * 2; }
+  __device__ uint32_t value_tile() const { return key_tile(keys.a.p.levels); }
+  // The row of a key tile that entry `first` + e has, in a chunk from `first` on.
+  __device__ static int key_slot(int height, int first, int level, int e) {
+    return height == 0 ? ((first + e) >> level) - (first >> level) : e;
+  }
+
+  // Entries first .. first + rows - 1, those below `end` alone; the copies are not waited for.
+  template <int kThreads>
+  __device__ void load(int height, int first, int end) const {
+    const HsaStreamProblem& p = keys.a.p;
+    const int64_t batch = keys.batch, head = keys.key_head;
+    if (height == 0) {
+      for (int level = 0; level < p.levels; ++level)
+        load_level<T, D, kThreads>(key_tile(level), rows_of<const T>(p.k[level], batch, head), level, first, rows, end,
+                                   p.head_size, [&](int row) { return keys.is_real(level, row); });
+      load_level<T, D, kThreads>(value_tile(), rows_of<const T>(p.v, batch, head), 0, first, rows, end, p.value_size,
+                                 [&](int row) { return keys.is_real(0, row); });
+    } else {
+      const T *k = keys.a.rounded_k + keys.key_row(keys.node(height, first), 0),
+              *v = keys.a.rounded_v + keys.node(height, first) * p.value_size;
+      for (int level = 0; level < p.levels; ++level)
+        load_rows<T, D, kThreads>(key_tile(level), rows, p.head_size, k, [&](int r) {
+          return first + r < end ? k + (int64_t{r} * p.levels + level) * p.head_size : nullptr;
+        });
+      load_rows<T, D, kThreads>(value_tile(), rows, p.value_size, v,
+                                [&](int r) { return first + r < end ? v + int64_t{r} * p.value_size : nullptr; });
+    }
+    const int mine = first + static_cast<int>(threadIdx.x);
+    if (static_cast<int>(threadIdx.x) < rows) terms[threadIdx.x] = mine < end ? keys.term(height, mine) : -INFINITY;
+  }
+};
+
+// Where a warp is: 16 entries from `begin` on, rows `sub` .. of a chunk.
+template <class T, int D>
+struct EntryRange {
+  const EntryTiles<T, D>& tiles;
+  int height, chunk, sub;
+  __device__ int begin() const { return chunk + sub; }
+  __device__ int key_slot(int level, int e) const { return tiles.key_slot(height, chunk, level, sub + e); }
+  __device__ uint32_t key_tile(int level) const { return tiles.key_tile(level); }
+  __device__ uint32_t value_tile() const { return tiles.value_tile() + sub * D * 2; }
+};
+
+// The queries of a block.
+template <class T, int D>
+struct QueryBlock {
+  const StreamHead<T>& head;
+  QueryShape shape;
+  int first, last, mine;  // first and last query of the block, the first one of the warp
+  uint32_t q;             // its rows, level after level
+  unsigned char* stages;
+
+  __device__ QueryBlock(const StreamHead<T>& h, QueryShape s, int first_query, unsigned char* memory, int before_stages)
+      : head(h),
+        shape(s),
+        first(first_query),
+        last(static_cast<int>(min(int64_t{first_query} + kQueryRows, h.a.p.tokens)) - 1),
+        mine(first_query + warp_of_thread() * kTileRows),
+        q(shared_address(memory)),
+        stages(memory + before_stages) {
+    const HsaStreamProblem& p = h.a.p;
+    for (int level = 0; level < p.levels; ++level)
+      load_level<T, D, kQueryThreads>(q_tile(level), rows_of<const T>(p.q[level], h.batch, h.head), level, first,
+                                      kQueryRows, last + 1, p.head_size, [](int) { return true; });
+  }
+  __device__ uint32_t q_tile(int level) const { return q + query_rows(level) * D * 2; }
+  __device__ EntryTiles<T, D> stage(int which) const {
+    unsigned char* const start = stages + which * ((head.a.p.levels + 1) * shape.rows * D * 2 + shape.rows * 4);
+    return {head, shared_address(start),
+            reinterpret_cast<float*>(start + (head.a.p.levels + 1) * shape.rows * D * 2), shape.rows};
+  }
+
+  struct Chunk {
+    int height, first, end;  // end: of all entries that the block sees at this height
+  };
+  __device__ Chunk chunks_from(int height) const {
+    for (; height < head.a.heights.count; ++height) {
+      const int size = head.size(height), begin = head.seen(height, first / size).first,
+                end = head.seen(height, last / size).end;
+      if (begin < end) return {height, begin, end};
+    }
+    return {height, 0, 0};
+  }
+  __device__ Chunk after(const Chunk& c) const {
+    return c.first + shape.rows < c.end ? Chunk{c.height, c.first + shape.rows, c.end} : chunks_from(c.height + 1);
+  }
+
+  // f(scores, range, position(half, column)) for every 16 entries of which this warp sees one.
   template <class F>
   __device__ void each_tile(const F& f) const {
-    const StreamHead<T>& head = this->head;
-    const int b = head.a.p.branching, last = min(first + kTileRows, static_cast<int>(head.a.p.tokens)) - 1;
-    const float scale = static_cast<float>(head.a.p.scale);
-    for (int height = 0; height < head.a.heights.count; ++height) {
-      const int size = head.size(height), reach = last / size, end = height == 0 ? reach + 1 : reach;
-      const int ancestor[2] = {(first + tile_row(0)) / size, (first + tile_row(1)) / size};
-      const int family[2] = {ancestor[0] / b * b, ancestor[1] / b * b};
-      for (int begin = first / size / b * b; begin < end; begin += kTileRows) {
-        __syncwarp();
-        const float term = this->load_entries(height, begin, end);
-        this->arrive();
-        float s[2][4] = {};
-        rows_by_rows<T, D>(s, this->tile(kQ), this->tile(kK));
-        auto position = [&](int half, int y) { return head.position(height, ancestor[half], begin + y); };
-        each_of_tile([&](int half, int n, int i, int y) {
-          const float add = __shfl_sync(~0u, term, y);
-          const int entry = begin + y;
-          const bool seen =
-              entry >= family[half] && (entry < ancestor[half] || (height == 0 && entry == ancestor[half]));
-          s[n][i] = seen && add != -INFINITY && first + tile_row(half) <= last
-                        ? s[n][i] * scale + add + head.position_bias(position(half, y))
-                        : -INFINITY;
-        });
-        f(s, position, height);
+    const int heights = head.a.heights.count;
+    Chunk now = chunks_from(0);
+    if (shape.stages == 2) load(now, 0);
+    for (int turn = 0; now.height < heights; ++turn) {
+      const Chunk next = after(now);
+      if (shape.stages == 2) {
+        if (next.height < heights) {
+          load(next, (turn + 1) % 2);
+        } else {
+          cp_async_commit();
+        }
+        cp_async_wait<1>();
+      } else {
+        load(now, 0);
+        cp_async_wait<0>();
       }
+      __syncthreads();
+      if (mine <= last) compute(now, stage(shape.stages == 2 ? turn % 2 : 0), f);
+      __syncthreads();
+      now = next;
+    }
+  }
+  __device__ void load(const Chunk& c, int which) const {
+    stage(which).template load<kQueryThreads>(c.height, c.first, c.end);
+    cp_async_commit();
+  }
+
+  template <class F>
+  __device__ void compute(const Chunk& c, const EntryTiles<T, D>& tiles, const F& f) const {
+    const int height = c.height, size = head.size(height);
+    int ancestor[2];
+    SeenEntries seen[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      ancestor[half] = min(mine + tile_row(half), last) / size;
+      seen[half] = head.seen(height, ancestor[half]);
+    }
+    const int warp_first = __shfl_sync(~0u, seen[0].first, 0), warp_end = __shfl_sync(~0u, seen[1].end, 31);
+    for (int sub = 0; sub < shape.rows && c.first + sub < c.end; sub += kTileRows) {
+      const EntryRange<T, D> range{tiles, height, c.first, sub};
+      if (range.begin() >= warp_end || range.begin() + kTileRows <= warp_first) continue;
+      float s[2][4] = {};
+      add_scores(s, range);
+      auto position = [&](int half, int y) { return head.position(height, ancestor[half], range.begin() + y); };
+      each_of_tile([&](int half, int n, int i, int y) {
+        const float add = tiles.terms[sub + y];
+        const bool counts = seen[half].contains(range.begin() + y) && add != -INFINITY;
+        s[n][i] = counts && mine + tile_row(half) <= last ? s[n][i] + add + head.position_bias(position(half, y))
+                                                          : -INFINITY;
+      });
+      f(s, range, position);
+    }
+  }
+  // Products of all levels, with their weights and the scale.
+  __device__ void add_scores(float (&s)[2][4], const EntryRange<T, D>& range) const {
+    const int row = warp_of_thread() * kTileRows + left_lane_row();
+    for (int level = 0; level < head.a.p.levels; ++level) {
+      float x[2][4] = {};
+      rows_by_rows<T, D>(x, q_tile(level), row >> level, range.key_tile(level), range.key_slot(level, right_lane_row()));
+      const float weight = head.level_weight(level) * static_cast<float>(head.a.p.scale);
+      each_of_tile([&](int, int n, int i, int) { s[n][i] += weight * x[n][i]; });
     }
   }
 };
 
-// f(head, queries) for the tile of queries of this warp, whose q is being loaded.
-template <class Queries, class T, class F>
-__device__ inline void with_query_tile(const StreamArgs<T>& a, int tiles, const unsigned char* memory, const F& f) {
-  const int warp = warp_of_thread();
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kQueryWarps + warp;
-  if (item >= a.p.batch * a.p.heads * tiles) return;
-  const StreamHead<T> head(a, item / tiles);
-  const Queries queries(head, shared_address(memory) + warp * Queries::kMemory,
-                        static_cast<int>(item % tiles) * kTileRows);
-  queries.load_tokens(kQ, a.p.q[0], queries.first, a.p.head_size);
-  f(head, queries);
-}
-
 // One launch over all tiles of queries.
 template <class T, class Kernel>
-cudaError_t launch_queries(Kernel kernel, const StreamArgs<T>& a, int warp_memory, cudaStream_t stream) {
-  const int tiles = static_cast<int>((a.p.tokens + kTileRows - 1) / kTileRows), memory = kQueryWarps * warp_memory;
-  if (const cudaError_t e = allow_shared_memory(kernel, memory); e != cudaSuccess) return e;
-  kernel<<<blocks_for(a.p.batch * a.p.heads * tiles, kQueryWarps), 32 * kQueryWarps, memory, stream>>>(a, tiles);
+cudaError_t launch_queries(Kernel kernel, const StreamArgs<T>& a, QueryShape shape, cudaStream_t stream) {
+  const int tiles = static_cast<int>((a.p.tokens + kQueryRows - 1) / kQueryRows);
+  if (const cudaError_t e = allow_shared_memory(kernel, shape.memory); e != cudaSuccess) return e;
+  kernel<<<blocks_for(a.p.batch * a.p.heads * tiles, 1), kQueryThreads, shape.memory, stream>>>(a, tiles, shape);
   return cudaGetLastError();
 }
 

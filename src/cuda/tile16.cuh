@@ -24,18 +24,27 @@ __device__ inline void each_of_tile(const F& f) {
   }
 }
 
-// x += left rows x right rows, over D channels.
+// The rows whose addresses this lane gives to a matrix load: of the left operand of a product of rows with rows (or the
+// right one of a product with rows), and of its right operand.
+__device__ inline int left_lane_row() { return lane_of_thread() % 16; }
+__device__ inline int right_lane_row() { return lane_of_thread() / 16 * 8 + lane_of_thread() % 8; }
+
+// x += left rows x right rows, over D channels. Rows may repeat: this lane's are left_row and right_row of the tiles.
 template <class T, int D>
-__device__ inline void rows_by_rows(float (&x)[2][4], uint32_t left, uint32_t right) {
+__device__ inline void rows_by_rows(float (&x)[2][4], uint32_t left, int left_row, uint32_t right, int right_row) {
   const int lane = lane_of_thread();
 #pragma unroll
   for (int kk = 0; kk < D / 16; ++kk) {
     uint32_t l[4], r[4];
-    ldmatrix(l, left + tile_offset<D>(lane % 16, 2 * kk + lane / 16));
-    ldmatrix(r, right + tile_offset<D>(lane / 16 * 8 + lane % 8, 2 * kk + lane / 8 % 2));
+    ldmatrix(l, left + tile_offset<D>(left_row, 2 * kk + lane / 16));
+    ldmatrix(r, right + tile_offset<D>(right_row, 2 * kk + lane / 8 % 2));
     mma_sync(x[0], l, r[0], r[1], T());
     mma_sync(x[1], l, r[2], r[3], T());
   }
+}
+template <class T, int D>
+__device__ inline void rows_by_rows(float (&x)[2][4], uint32_t left, uint32_t right) {
+  rows_by_rows<T, D>(x, left, left_lane_row(), right, right_lane_row());
 }
 
 // x as the left operand of a product over its columns.
@@ -47,13 +56,18 @@ __device__ inline void tile_operand(uint32_t (&left)[4], const float (&x)[2][4])
   left[3] = pack(x[1][2], x[1][3], T());
 }
 
-// x += left x channels 8 n .. 8 n + 15 of the rows.
+// x += left x channels 8 n .. 8 n + 15 of the rows; this lane's is `row`.
 template <class T, int D>
-__device__ inline void by_rows(float (&x0)[4], float (&x1)[4], const uint32_t (&left)[4], uint32_t rows, int n) {
+__device__ inline void by_rows(float (&x0)[4], float (&x1)[4], const uint32_t (&left)[4], uint32_t rows, int row,
+                               int n) {
   uint32_t r[4];
-  ldmatrix_trans(r, rows + tile_offset<D>(lane_of_thread() % 16, n + lane_of_thread() / 16));
+  ldmatrix_trans(r, rows + tile_offset<D>(row, n + lane_of_thread() / 16));
   mma_sync(x0, left, r[0], r[1], T());
   mma_sync(x1, left, r[2], r[3], T());
+}
+template <class T, int D>
+__device__ inline void by_rows(float (&x0)[4], float (&x1)[4], const uint32_t (&left)[4], uint32_t rows, int n) {
+  by_rows<T, D>(x0, x1, left, rows, left_lane_row(), n);
 }
 
 // The online softmax (online_softmax.cuh) of this lane's two rows of a tile, natural base. The sums are those of this

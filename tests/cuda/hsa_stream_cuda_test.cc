@@ -1,5 +1,6 @@
 // Streaming HSA on the GPU: the CPU's table of cases, against the float64 reference.
 #include "cases/hkt_plain.h"
+#include "cases/hsa_stream_decoder.h"
 #include "cuda/hsa_stream_on_gpu.h"
 
 namespace strata::test {
@@ -66,52 +67,58 @@ TEST(HsaStreamCudaAbuse, HiddenKeysMayHoldAnything) {
   });
 }
 
-TEST(HsaStreamCudaDecode, StepsEqualTheParallelForm) {
+class HsaStreamCudaDecode : public testing::TestWithParam<StreamCase> {};
+INSTANTIATE_TEST_SUITE_P(
+    Cases, HsaStreamCudaDecode,
+    testing::Values(StreamCase{"near1", 2, 2, 300, 4, 8, 6, true, true, true},
+                    StreamCase{"near2", 1, 3, 500, 16, 8, 6, true, true, true, Memory::kDense, 2},
+                    StreamCase{"near3_binary", 1, 1, 200, 2, 40, 70, false, false, true, Memory::kDense, 3},
+                    StreamCase{"levels_grouped", 2, 4, 400, 4, 8, 6, true, true, true, Memory::kDense, 2, 3, 2}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(HsaStreamCudaDecode, StepsEqualTheParallelForm) {
   STRATA_NEEDS_GPU();
-  const StreamCase spec{"decode", 2, 2, 300, 4, 8, 6, true, true, true};
-  StreamData<double> d(spec);
-  ASSERT_TRUE(hsa_stream_forward_ref(d.problem(), d.outputs()).ok());
-  const int64_t capacity = hsa_stream_heights(spec.tokens, 4), rows = 2 * 2 * capacity * 4;
-  std::vector<double> keys(rows * 8), values(rows * 6), kappas(rows), masses(2 * capacity * 4), out(4 * 6);
-  std::vector<int64_t> lengths(2, 0);
+  StreamData<double> d(GetParam());
+  HsaStreamProblem p = d.problem();
+  p.weights = d.weights.view(), p.key_bias = d.key_bias.view();  // the decoder has all terms
+  ASSERT_TRUE(hsa_stream_forward_ref(p, d.outputs()).ok());
+  Decoder decoder(d);
+  const StreamCase& c = d.spec;
+  HsaStreamStep s = decoder.step(d);
   Mirror mirror;
-  for (auto* array : {&keys, &values, &kappas, &masses, &out})
-    mirror.add(array->data(), array->size() * sizeof(double));
-  mirror.add(lengths.data(), lengths.size() * sizeof(int64_t));
-  mirror.add(d.positions);
-  HsaStreamStep s;
-  s.dtype = DType::kFloat64;
-  s.batch = s.heads = s.key_heads = 2, s.branching = 4, s.head_size = 8, s.value_size = 6, s.capacity = capacity;
-  s.positions = mirror.translate(d.positions.data()), s.heights = d.heights, s.scale = 0.7;
-  s.keys = mirror.translate(keys.data()), s.values = mirror.translate(values.data());
-  s.kappas = mirror.translate(kappas.data()), s.masses = mirror.translate(masses.data());
-  s.lengths = mirror.translate(lengths.data()), s.out = mirror.translate(out.data());
-  // The tokens of one step, dense: q, k, v, key_bias, weight.
-  std::vector<double> token(4 * 8 + 4 * 8 + 4 * 6 + 4 + 2);
-  auto* there = static_cast<double*>(mirror.scratch(token.size() * sizeof(double)));
-  s.q = there, s.k = there + 32, s.v = there + 64, s.key_bias = there + 88, s.weight = there + 92;
-  for (int64_t t = 0; t < spec.tokens; ++t) {
-    for (int64_t bh = 0; bh < 4; ++bh) {
-      for (int c = 0; c < 8; ++c) token[bh * 8 + c] = d.q[0](bh / 2, bh % 2, t, c);
-      for (int c = 0; c < 8; ++c) token[32 + bh * 8 + c] = d.k[0](bh / 2, bh % 2, t, c);
-      for (int c = 0; c < 6; ++c) token[64 + bh * 6 + c] = d.v(bh / 2, bh % 2, t, c);
-      token[88 + bh] = d.key_bias(bh / 2, bh % 2, t, 0);
-      token[92 + bh / 2] = d.weights(bh / 2, 0, t, 0);
+  auto mirror_all = [&](auto&... arrays) { (mirror.add(arrays.data(), arrays.size() * sizeof(arrays[0])), ...); };
+  mirror_all(decoder.keys, decoder.values, decoder.kappas, decoder.masses, decoder.lengths, decoder.out, decoder.q,
+             decoder.k, decoder.v, decoder.weight, decoder.bias);
+  mirror.add(d.positions), mirror.add(d.level_weights);
+  std::vector<double>* const new_token[] = {&decoder.q, &decoder.k, &decoder.v, &decoder.weight, &decoder.bias};
+  std::vector<void*> there;
+  for (auto* array : new_token) there.push_back(mirror.translate(array->data()));
+  s.lengths = mirror.translate(s.lengths);
+  for (void** pointer : {&s.keys, &s.values, &s.kappas, &s.masses, &s.out})
+    *pointer = mirror.translate(static_cast<char*>(*pointer));
+  for (const void** pointer : {&s.q, &s.k, &s.v, &s.weight, &s.key_bias, &s.positions, &s.level_weights})
+    *pointer = mirror.translate(static_cast<const char*>(*pointer));
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    decoder.load(d, t);
+    for (size_t x = 0; x < there.size(); ++x) {
+      const size_t bytes = new_token[x]->size() * sizeof(double);
+      expect_cuda(cudaMemcpy(there[x], new_token[x]->data(), bytes, cudaMemcpyHostToDevice));
     }
-    expect_cuda(cudaMemcpy(there, token.data(), token.size() * sizeof(double), cudaMemcpyHostToDevice));
     const Status status = cuda::hsa_stream_step(s, nullptr);
     ASSERT_TRUE(status.ok()) << status.message();
-    expect_cuda(cudaMemcpy(out.data(), s.out, out.size() * sizeof(double), cudaMemcpyDeviceToHost));
-    for (int64_t bh = 0; bh < 4; ++bh)
-      for (int c = 0; c < 6; ++c) ASSERT_NEAR(out[bh * 6 + c], d.out(bh / 2, bh % 2, t, c), 1e-11) << "token " << t;
+    expect_cuda(cudaMemcpy(decoder.out.data(), s.out, decoder.out.size() * sizeof(double), cudaMemcpyDeviceToHost));
+    for (int64_t row = 0; row < c.batch * c.heads; ++row)
+      for (int x = 0; x < c.value_size; ++x)
+        ASSERT_NEAR(decoder.out[row * c.value_size + x], d.out(row / c.heads, row % c.heads, t, x), 1e-11)
+            << "token " << t;
   }
   // No room: the output says so and the cache stays as it is.
   s.capacity = 1;
   ASSERT_TRUE(cuda::hsa_stream_step(s, nullptr).ok());
-  expect_cuda(cudaMemcpy(out.data(), s.out, out.size() * sizeof(double), cudaMemcpyDeviceToHost));
-  expect_cuda(cudaMemcpy(lengths.data(), s.lengths, sizeof(int64_t) * 2, cudaMemcpyDeviceToHost));
-  EXPECT_TRUE(std::isnan(out[0]));
-  EXPECT_EQ(lengths[0], spec.tokens);
+  expect_cuda(cudaMemcpy(decoder.out.data(), s.out, sizeof(double), cudaMemcpyDeviceToHost));
+  expect_cuda(cudaMemcpy(decoder.lengths.data(), s.lengths, sizeof(int64_t), cudaMemcpyDeviceToHost));
+  EXPECT_TRUE(std::isnan(decoder.out[0]));
+  EXPECT_EQ(decoder.lengths[0], c.tokens);
 }
 
 }  // namespace

@@ -52,6 +52,23 @@ inline std::vector<StreamCase> stream_gpu_cases() {
   cases.push_back({"gpu_b64", 1, 1, 2600, 64, 32, 64, false, true, true});
   cases.push_back({"gpu_wide_heads", 1, 2, 400, 8, 128, 96, true, true, true});
   cases.push_back({"gpu_token_major", 2, 3, 130, 16, 64, 64, false, false, true, Memory::kTokenMajor});
+  const Memory dense = Memory::kDense;
+  for (const StreamCase& c : strata_stream_cases()) cases.push_back(c);
+  cases.push_back({"gpu_near2_long", 1, 1, 2500, 16, 64, 64, false, false, false, dense, 2});
+  cases.push_back({"gpu_near3_all_terms", 2, 2, 333, 16, 64, 32, true, true, true, dense, 3});
+  cases.push_back({"gpu_levels3_long", 1, 1, 2500, 16, 64, 64, false, false, false, dense, 2, 3});
+  cases.push_back({"gpu_levels5_all_terms", 2, 2, 333, 8, 64, 64, true, true, true, dense, 2, 5});
+  cases.push_back({"gpu_levels8", 1, 2, 700, 16, 32, 64, true, true, false, dense, 2, 8});
+  cases.push_back({"gpu_levels8_wide", 1, 1, 500, 4, 128, 128, false, true, true, dense, 2, 8});
+  cases.push_back({"gpu_levels3_wide", 1, 2, 400, 16, 128, 96, true, true, true, dense, 2, 3});
+  cases.push_back({"gpu_b20_levels", 1, 1, 900, 20, 16, 16, true, true, true, dense, 2, 4});
+  cases.push_back({"gpu_b3_levels", 1, 1, 611, 3, 16, 16, true, true, true, dense, 3, 6});
+  cases.push_back({"gpu_near_without_end", 1, 1, 1500, 16, 32, 32, false, false, false, dense, 100000, 3});
+  cases.push_back({"gpu_grouped", 2, 6, 300, 16, 64, 64, true, true, true, dense, 2, 3, 2});
+  cases.push_back({"gpu_one_key_head", 1, 8, 700, 16, 64, 64, false, false, false, dense, 2, 1, 1});
+  cases.push_back({"gpu_both_sides", 1, 2, 1300, 16, 64, 64, false, false, false, dense, 2, 1, 0, true});
+  cases.push_back({"gpu_both_sides_all", 2, 4, 333, 16, 64, 32, true, true, true, dense, 2, 3, 2, true});
+  cases.push_back({"gpu_both_sides_b5", 1, 1, 410, 5, 16, 16, true, true, true, dense, 1, 4, 0, true});
   return cases;
 }
 

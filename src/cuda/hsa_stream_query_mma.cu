@@ -1,0 +1,220 @@
+// Streaming attention backward with mma.sync: the gradients of the queries (hsa_stream_mma.cuh), and the order of all
+// kernels of the backward pass.
+#include "cuda/hsa_stream_mma.cuh"
+
+namespace strata::cuda {
+namespace {
+
+// <dout, out> - dlse of row lane / 2.
+template <class T>
+__device__ float delta_of(const StreamHead<T>& head, int first) {
+  const StreamArgs<T>& a = head.a;
+  const int i = first + lane_of_thread() / 2;
+  float sum = 0;
+  if (i < a.p.tokens) {
+    const Rows<const T> dout = rows_of<const T>(a.g.dout, head.batch, head.head),
+                        out = rows_of<const T>(a.o.out, head.batch, head.head);
+    for (int chunk = lane_of_thread() % 2; chunk < a.p.value_size / 8; chunk += 2) {
+      const uint4 x = *reinterpret_cast<const uint4*>(&dout.at(i, chunk * 8)),
+                  y = *reinterpret_cast<const uint4*>(&out.at(i, chunk * 8));
+      const T *xs = reinterpret_cast<const T*>(&x), *ys = reinterpret_cast<const T*>(&y);
+#pragma unroll
+      for (int c = 0; c < 8; ++c) sum += static_cast<float>(xs[c]) * static_cast<float>(ys[c]);
+    }
+  }
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  if (i >= a.p.tokens) return 0;
+  if (a.g.dlse != nullptr) sum -= static_cast<const float*>(a.g.dlse)[head.token(i)];
+  if (lane_of_thread() % 2 == 0) a.deltas[head.token(i)] = sum;
+  return sum;
+}
+
+// dq of the levels above the first, of the 16 queries of a warp: sums in shared memory.
+template <class T, int D>
+struct CoarseGradients {
+  float* sums;
+
+  __device__ float* row(int level, int r) const { return sums + (coarse_rows(level) + r) * D; }
+  __device__ void clear(int levels) const {
+    for (int at = lane_of_thread(); at < coarse_rows(levels) * D; at += 32) sums[at] = 0;
+    __syncwarp();
+  }
+  // ds: 16 queries x 16 entries. The queries of a coarse row are added first; the sum stays in the first one's place.
+  __device__ void add(const float (&ds)[2][4], const EntryRange<T, D>& range, int levels) const {
+    float sum[2][4];
+    each_of_tile([&](int, int n, int i, int) { sum[n][i] = ds[n][i]; });
+    const int lane_row = lane_of_thread() / 4;
+    for (int level = 1; level < levels; ++level) {
+      each_of_tile([&](int half, int n, int i, int) {
+        if (level < 4) {
+          sum[n][i] += __shfl_xor_sync(~0u, sum[n][i], 2 << level);
+        } else if (level == 4 && half == 0) {
+          sum[n][i] += sum[n][i + 2];
+        }
+      });
+      const bool leads = lane_row % (1 << min(level, 3)) == 0, both = level < 4;
+      float own[2][4];
+      each_of_tile([&](int half, int n, int i, int) { own[n][i] = leads && (half == 0 || both) ? sum[n][i] : 0.0f; });
+      uint32_t left[4];
+      tile_operand<T>(left, own);
+      const int slot = range.key_slot(level, left_lane_row());
+      const int last_row = min(level, 4);
+#pragma unroll
+      for (int n = 0; n < D / 8; n += 2) {
+        float x[2][4] = {};
+        by_rows<T, D>(x[0], x[1], left, range.key_tile(level), slot, n);
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            if (!leads || (half == 1 && !both)) continue;
+            float2& to = *reinterpret_cast<float2*>(row(level, (lane_row + 8 * half) >> last_row) + 8 * (n + m) +
+                                                    2 * (lane_of_thread() % 4));
+            to.x += x[m][2 * half], to.y += x[m][2 * half + 1];
+          }
+        }
+      }
+    }
+  }
+};
+
+// The sum over the block's threads, in a fixed order.
+template <class T>
+__device__ void store_level_part(const StreamHead<T>& head, int level, int tile, float part, float* scratch) {
+  const StreamArgs<T>& a = head.a;
+  if (a.level_parts == nullptr) return;
+  part = warp_sum(part);
+  __syncthreads();
+  if (lane_of_thread() == 0) scratch[warp_of_thread()] = part;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  float sum = 0;
+  for (int w = 0; w < kQueryWarps; ++w) sum += scratch[w];
+  a.level_parts[(head.stream * a.p.levels + level) * a.p.tokens + tile] = sum;
+}
+
+// Writes dq of the coarse levels and this block's part of the gradient of their weights. `sums`: of all warps.
+template <class T, int D>
+__device__ void store_coarse(const StreamHead<T>& head, const QueryBlock<T, D>& queries, float* sums, float* scratch,
+                             int tile) {
+  const StreamArgs<T>& a = head.a;
+  const float scale = static_cast<float>(a.p.scale);
+  const int warp_rows = coarse_rows(a.p.levels);
+  for (int level = 1; level < a.p.levels; ++level) {
+    const int in_warp = max(1, kTileRows >> level), warps = level <= 4 ? 1 : 1 << (level - 4);
+    const Rows<T> to = rows_of<T>(a.g.dq[level], head.batch, head.head);
+    const Rows<const T> q = rows_of<const T>(a.p.q[level], head.batch, head.head);
+    const float weight = head.level_weight(level);
+    float part = 0;
+    for (int item = static_cast<int>(threadIdx.x); item < (kQueryRows >> level) * a.p.head_size; item += kQueryThreads) {
+      const int r = item / a.p.head_size, c = item % a.p.head_size, row = (queries.first >> level) + r;
+      if ((row << level) > queries.last) continue;
+      float sum = 0;
+      for (int w = 0; w < warps; ++w) {
+        const int warp = r / in_warp * warps + w;
+        sum += sums[(warp * warp_rows + coarse_rows(level) + r % in_warp) * D + c];
+      }
+      to.at(row, c) = static_cast<T>(scale * weight * sum);
+      if (sum != 0) part += scale * sum * static_cast<float>(q.at(row, c));
+    }
+    store_level_part(head, level, tile, part, scratch);
+  }
+}
+
+template <class T, int D>
+__global__ void __launch_bounds__(kQueryThreads, D == 64 ? 2 : 1)
+    stream_mma_query_kernel(const __grid_constant__ StreamArgs<T> a, int tiles, QueryShape shape) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  __shared__ float scratch[kQueryWarps];
+  const HsaStreamProblem& p = a.p;
+  const StreamHead<T> head(a, blockIdx.x / tiles);
+  const int tile = static_cast<int>(blockIdx.x % tiles), q_bytes = query_rows(p.levels) * D * 2,
+            dout_bytes = kQueryRows * D * 2, coarse = coarse_rows(p.levels) * D;
+  const QueryBlock<T, D> queries(head, shape, tile * kQueryRows, memory,
+                                 q_bytes + dout_bytes + kQueryWarps * coarse * 4);
+  const uint32_t dout_tile = shared_address(memory) + q_bytes, my_dout = dout_tile + warp_of_thread() * kTileRows * D * 2;
+  load_level<T, D, kQueryThreads>(dout_tile, rows_of<const T>(a.g.dout, head.batch, head.head), 0, queries.first,
+                                  kQueryRows, queries.last + 1, p.value_size, [](int) { return true; });
+  float* const sums = reinterpret_cast<float*>(memory + q_bytes + dout_bytes);
+  const CoarseGradients<T, D> gradients{sums + warp_of_thread() * coarse};
+  gradients.clear(p.levels);
+  const float row_delta = delta_of(head, queries.mine);
+  float lse[2], delta[2], dq[D / 8][4] = {};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int i = queries.mine + tile_row(half);
+    lse[half] = i <= queries.last ? static_cast<const float*>(a.o.lse)[head.token(i)] : -INFINITY;
+    delta[half] = __shfl_sync(~0u, row_delta, 2 * tile_row(half));
+  }
+  queries.each_tile([&](float(&s)[2][4], const EntryRange<T, D>& range, const auto& position) {
+    float ds[2][4] = {};
+    rows_by_rows<T, D>(ds, my_dout, range.value_tile());
+    each_of_tile([&](int half, int n, int i, int y) {
+      const float weight = lse[half] == -INFINITY ? 0.0f : fast_exp2((s[n][i] - lse[half]) * kLog2e);
+      ds[n][i] = weight == 0 ? 0.0f : weight * (ds[n][i] - delta[half]);
+      if (a.positions == nullptr || ds[n][i] == 0) return;
+      const int64_t at = position(half, y);
+      if (at >= 0) add_fixed_point(a.positions + at, ds[n][i]);
+    });
+    uint32_t left[4];
+    tile_operand<T>(left, ds);
+    const int slot = range.key_slot(0, left_lane_row());
+#pragma unroll
+    for (int n = 0; n < D / 8; n += 2) by_rows<T, D>(dq[n], dq[n + 1], left, range.key_tile(0), slot, n);
+    if (p.levels > 1) gradients.add(ds, range, p.levels);
+  });
+  const Rows<T> to = rows_of<T>(a.g.dq[0], head.batch, head.head);
+  const Rows<const T> q = rows_of<const T>(p.q[0], head.batch, head.head);
+  const float scale = static_cast<float>(p.scale), weight = head.level_weight(0);
+  float part = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int i = queries.mine + tile_row(half);
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      const int channel = 8 * n + 2 * (lane_of_thread() % 4);
+      if (i > queries.last || channel >= p.head_size) continue;
+      const float x = dq[n][2 * half] * scale, y = dq[n][2 * half + 1] * scale;
+      reinterpret_cast<uint32_t&>(to.at(i, channel)) = pack(weight * x, weight * y, T());
+      if (a.level_parts == nullptr || (x == 0 && y == 0)) continue;
+      const float2 own = unpack(reinterpret_cast<const uint32_t&>(q.at(i, channel)), T());
+      part += x * own.x + y * own.y;
+    }
+  }
+  store_level_part(head, 0, tile, part, scratch);
+  if (p.levels == 1) return;
+  __syncthreads();
+  store_coarse(head, queries, sums, scratch, tile);
+}
+
+template <class T, int D>
+cudaError_t backward(const StreamCall& call) {
+  const StreamArgs<T> a = stream_args<T>(call);
+  const FixedPointTable positions = position_gradients(a);
+  if (const cudaError_t e = positions.clear(call.stream); e != cudaSuccess) return e;
+  if (const cudaError_t e = hsa_stream_means(a, true, call.stream); e != cudaSuccess) return e;
+  if (const cudaError_t e = launch_queries(stream_mma_query_kernel<T, D>, a, query_shape(a.p, true), call.stream);
+      e != cudaSuccess)
+    return e;
+  const int64_t parts = (a.p.tokens + kQueryRows - 1) / kQueryRows;
+  for (int level = 0; level < a.p.levels; ++level) {
+    if (const cudaError_t e = hsa_stream_level_gradient(a, level, parts, call.stream); e != cudaSuccess) return e;
+  }
+  if (const cudaError_t e = hsa_stream_entry_gradient_mma(a, call.stream); e != cudaSuccess) return e;
+  if (const cudaError_t e = hsa_stream_weight_gradient(a, call.stream); e != cudaSuccess) return e;
+  return positions.convert(static_cast<float*>(a.g.dpositions), call.stream);
+}
+
+}  // namespace
+
+cudaError_t hsa_stream_backward_mma(const StreamCall& call) {
+  return with_16_bit_storage(call.p.dtype, [&](auto t) {
+    return has_small_heads(call.p) ? backward<decltype(t), 64>(call) : backward<decltype(t), 128>(call);
+  });
+}
+
+bool hsa_stream_mma_fits(const HsaStreamProblem& p) {
+  return query_shape(p, true).memory > 0 && hsa_stream_entry_mma_fits(p);
+}
+
+}  // namespace strata::cuda
