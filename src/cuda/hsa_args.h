@@ -10,19 +10,31 @@ namespace strata::cuda {
 // The plan on the device. Families of all sequences are numbered by depth, so that those of one depth are neighbours.
 struct PlanView {
   const int32_t *child_begin, *children;               // a child is a token of its sequence, or ~family
-  const int32_t *sequence, *kind;                      // of each family
-  const int32_t *batch_of, *first_token, *leaf_begin;  // of each sequence; leaf_begin: tokens of those before it
+  const int32_t *sequence, *kind;                    // of each family
+  const int32_t *batch_of, *first_row, *leaf_begin;  // of each sequence; leaf_begin: tokens of those before it
+  // first_row: (level, sequence)
 };
 
-// Numbers of families, (family, head), and of leaves, (token, head), in the compute type C. Null where not needed.
+// Numbers of families, (family, head), and of leaves, (token, head), in the compute type C. Null where not needed. Heads
+// are query heads; those of one key head have the same k and v.
 template <class C>
 struct NodeNumbers {
-  C *q, *k, *v;                   // means: (family, head, channels)
+  C *q, *k;                       // means: (family, head, level, channels)
+  C* v;                           // (family, head, channels)
   C *weight, *kappa, *f, *Z, *m;  // (family, head)
   C* local;                       // (family, head, value channels): attention on siblings, then the sum of ancestors
   C *leaf_Z, *leaf_local;         // (leaf, head), (leaf, head, value channels)
   C *Y, *mbar, *mu, *leaf_mu;     // backward, bottom-up
   C *fbar, *dq, *dk, *dv, *dkappa, *dweight;  // backward, top-down
+};
+
+// Gradients of leaves, (leaf, head, channels), that are summed afterwards: those of coarse rows that several families
+// share, and those of keys that several query heads share. Null: the gradient is written to its place at once.
+template <class C>
+struct LeafGradients {
+  C *dq[kMaxLevels], *dk[kMaxLevels], *dv;
+  C *dkappa, *dweight;  // (leaf, head)
+  C* level_parts;       // (child, head, level): parts of the gradient of the level weights; null: not wanted
 };
 
 template <class S>
@@ -31,43 +43,74 @@ struct HsaArgs {
   HsaProblem p;
   PlanView plan;
   NodeNumbers<C> n;
+  LeafGradients<C> later;
 };
 
 inline PlanView plan_view(const HsaPlan& plan, const int32_t* numbers) {
-  return {numbers + plan.child_begin, numbers + plan.children,    numbers + plan.sequence,  numbers + plan.kind,
-          numbers + plan.batch_of,    numbers + plan.first_token, numbers + plan.leaf_begin};
+  return {numbers + plan.child_begin, numbers + plan.children,  numbers + plan.sequence,  numbers + plan.kind,
+          numbers + plan.batch_of,    numbers + plan.first_row, numbers + plan.leaf_begin};
 }
 
-// Places for all numbers, one after the other from `start` on; returns how many there are. `n` may be null.
+// Children of all families.
+inline int64_t plan_children(const HsaPlan& plan) { return plan.sequence - plan.children; }
+
+// Hands out numbers one after the other from `start` on.
 template <class C>
-int64_t place_numbers(const HsaProblem& p, const HsaPlan& plan, bool backward, C* start, NodeNumbers<C>* n) {
-  NodeNumbers<C> none;
-  NodeNumbers<C>& to = n == nullptr ? none : *n;
-  to = {};
+struct Places {
+  C* start;
   int64_t used = 0;
-  auto take = [&](C*& pointer, int64_t count) {
+  void take(C*& pointer, int64_t count) {
     pointer = start + used;
     used += (count + 3) / 4 * 4;
-  };
-  const int64_t nodes = plan.families * p.heads, leaves = plan.leaves * p.heads;
-  const bool values = p.v.data != nullptr;
-  take(to.q, nodes * p.head_size);
-  take(to.k, nodes * p.head_size);
-  if (values) take(to.v, nodes * p.value_size);
-  for (C** pointer : {&to.weight, &to.kappa, &to.f, &to.Z, &to.m}) take(*pointer, nodes);
-  take(to.leaf_Z, leaves);
-  if (!backward) {
-    if (values) take(to.local, nodes * p.value_size);
-    if (values) take(to.leaf_local, leaves * p.value_size);
-    return used;
   }
-  take(to.Y, nodes * p.value_size);
-  take(to.dq, nodes * p.head_size);
-  take(to.dk, nodes * p.head_size);
-  take(to.dv, nodes * p.value_size);
-  for (C** pointer : {&to.mbar, &to.mu, &to.fbar, &to.dkappa, &to.dweight}) take(*pointer, nodes);
-  take(to.leaf_mu, leaves);
-  return used;
+};
+
+template <class C>
+void place_later(const HsaProblem& p, const HsaPlan& plan, bool mma, Places<C>& places, LeafGradients<C>& to) {
+  const int64_t leaves = plan.leaves * p.heads;
+  const bool grouped = p.key_heads != p.heads;
+  // Tensor cores sum the leaves of a coarse row themselves, where all of them are in one family.
+  const bool coarse = !mma || plan.owned_levels < p.levels;
+  for (int l = 0; l < p.levels; ++l) {
+    if (l > 0 && coarse) places.take(to.dq[l], leaves * p.head_size);
+    if ((l > 0 && coarse) || grouped) places.take(to.dk[l], leaves * p.head_size);
+  }
+  if (grouped) {
+    places.take(to.dv, leaves * p.value_size);
+    places.take(to.dkappa, leaves);
+    places.take(to.dweight, leaves);
+  }
+  if (p.level_weights != nullptr) places.take(to.level_parts, plan_children(plan) * p.heads * p.levels);
+}
+
+// Places for all numbers; returns how many there are. `a` may be null.
+template <class S>
+int64_t place_numbers(const HsaProblem& p, const HsaPlan& plan, bool backward, bool mma,
+                      typename ComputeOf<S>::Type* start, HsaArgs<S>* a) {
+  HsaArgs<S> none{};
+  auto& to = a == nullptr ? none.n : a->n;
+  Places<typename ComputeOf<S>::Type> places{start};
+  const int64_t nodes = plan.families * p.heads, leaves = plan.leaves * p.heads;
+  const int64_t key_channels = int64_t{p.levels} * p.head_size;
+  const bool values = p.v.data != nullptr;
+  places.take(to.q, nodes * key_channels);
+  places.take(to.k, nodes * key_channels);
+  if (values) places.take(to.v, nodes * p.value_size);
+  for (auto* pointer : {&to.weight, &to.kappa, &to.f, &to.Z, &to.m}) places.take(*pointer, nodes);
+  places.take(to.leaf_Z, leaves);
+  if (!backward) {
+    if (values) places.take(to.local, nodes * p.value_size);
+    if (values) places.take(to.leaf_local, leaves * p.value_size);
+    return places.used;
+  }
+  places.take(to.Y, nodes * p.value_size);
+  places.take(to.dq, nodes * key_channels);
+  places.take(to.dk, nodes * key_channels);
+  places.take(to.dv, nodes * p.value_size);
+  for (auto* pointer : {&to.mbar, &to.mu, &to.fbar, &to.dkappa, &to.dweight}) places.take(*pointer, nodes);
+  places.take(to.leaf_mu, leaves);
+  place_later(p, plan, mma, places, a == nullptr ? none.later : a->later);
+  return places.used;
 }
 
 // Entries of the position tables, whose gradient is summed in fixed point at the start of the workspace.
@@ -75,12 +118,14 @@ inline int64_t hsa_position_entries(const HsaProblem& p) {
   return p.positions == nullptr ? 0 : p.heads * p.kinds * p.places * p.places;
 }
 
+// g: null for a forward.
 template <class S>
-HsaArgs<S> hsa_args(const HsaCall& call, bool backward) {
+HsaArgs<S> hsa_args(const HsaCall& call, const HsaGradients* g, bool mma) {
   using C = typename ComputeOf<S>::Type;
-  HsaArgs<S> a{call.p, plan_view(call.plan, call.numbers), {}};
-  const int64_t before = backward ? hsa_position_entries(call.p) * 8 / sizeof(C) : 0;
-  place_numbers(call.p, call.plan, backward, static_cast<C*>(call.workspace) + before, &a.n);
+  HsaArgs<S> a{call.p, plan_view(call.plan, call.numbers), {}, {}};
+  const int64_t before = g != nullptr ? hsa_position_entries(call.p) * 8 / sizeof(C) : 0;
+  place_numbers(call.p, call.plan, g != nullptr, mma, static_cast<C*>(call.workspace) + before, &a);
+  if (g == nullptr || g->dlevel_weights == nullptr) a.later.level_parts = nullptr;
   return a;
 }
 
@@ -89,5 +134,9 @@ inline int64_t families_at(const HsaPlan& plan, int64_t depth) {
   return plan.depth_begin[depth + 1] - plan.depth_begin[depth];
 }
 inline int64_t depths_of(const HsaPlan& plan) { return static_cast<int64_t>(plan.depth_begin.size()) - 1; }
+
+// hsa_later.cu: sums what a backward pass left in `later`; `parts`: parts of the gradient of the level weights, per head.
+template <class S>
+cudaError_t hsa_sum_later(const HsaCall& call, const HsaArgs<S>& a, const HsaGradients& g, int64_t parts);
 
 }  // namespace strata::cuda

@@ -9,14 +9,14 @@ namespace strata::cuda {
 namespace {
 
 template <class T, int D>
-struct BackwardFamily : FamilyTile<T, D, 4> {
-  using Base = FamilyTile<T, D, 4>;
+struct BackwardFamily : FamilyTile<T, D> {
+  using Base = FamilyTile<T, D>;
   float P[2][4] = {}, R[2][4] = {}, Z[2], mu[2] = {};
 
   __device__ BackwardFamily(const HsaArgs<T>& a, const ConstView& dout, int64_t family, int64_t head, uint32_t memory)
       : Base(a, dout, family, head, memory) {
     this->attention(P, Z);
-    this->products(R, kY, kV);
+    rows_by_rows<T, D>(R, this->Y_tile(), this->v_tile());
     const float mbar = this->lane < this->size && this->child < 0 ? a.n.mbar[this->head.node(~this->child)] : 0.0f;
     this->each([&](int half, int n, int i, int y) {
       const float node_mbar = __shfl_sync(~0u, mbar, y);
@@ -40,20 +40,24 @@ struct BackwardFamily : FamilyTile<T, D, 4> {
     float sum = fbar * ((this->lane < 8 ? low : high) - n.f[this->node]);
     if (!root) {
       sum += n.dkappa[this->node] * (this->head.kappa(this->child) - n.kappa[this->node]);
-      sum += difference(kQ, n.dq, n.q, this->a.p.head_size) + difference(kK, n.dk, n.k, this->a.p.head_size) +
-             difference(kV, n.dv, n.v, this->a.p.value_size);
+      for (int level = 0; level < this->a.p.levels; ++level) {
+        const int64_t at = this->head.level_row(this->node, level);
+        sum += difference(this->q_tile(level), level, n.dq + at, n.q + at, this->a.p.head_size) +
+               difference(this->k_tile(level), level, n.dk + at, n.k + at, this->a.p.head_size);
+      }
+      const int64_t at = this->node * this->a.p.value_size;
+      sum += difference(this->v_tile(), 0, n.dv + at, n.v + at, this->a.p.value_size);
     }
     return sum / this->total + (root ? 0.0f : n.dweight[this->node]);
   }
-  __device__ float difference(int which, const float* gradients, const float* means, int channels) const {
+  __device__ float difference(uint32_t tile, int level, const float* gradients, const float* means,
+                              int channels) const {
     float sum = 0;
+    const int row = this->slot(level, this->lane);
     for (int c = 0; c < channels; ++c) {
-      const int64_t at = this->node * channels + c;
       uint16_t bits;
-      asm volatile("ld.shared.u16 %0, [%1];"
-                   : "=h"(bits)
-                   : "r"(this->tile(which) + tile_offset<D>(this->lane, c / 8) + c % 8 * 2));
-      sum += gradients[at] * (static_cast<float>(reinterpret_cast<const T&>(bits)) - means[at]);
+      asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(tile + tile_offset<D>(row, c / 8) + c % 8 * 2));
+      sum += gradients[c] * (static_cast<float>(reinterpret_cast<const T&>(bits)) - means[c]);
     }
     return sum;
   }
@@ -62,15 +66,15 @@ struct BackwardFamily : FamilyTile<T, D, 4> {
 template <class T, int D>
 __global__ void __launch_bounds__(32 * kFamilyWarps)
     hsa_mma_mass_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ ConstView dout, int64_t first,
-                        int64_t families) {
-  using Family = BackwardFamily<T, D>;
+                        int64_t families, int warp_memory) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kFamilyWarps + warp;
-  if (item >= families * a.p.heads) return;
-  const Family f(a, dout, first + item / a.p.heads, item % a.p.heads, shared_address(memory) + warp * Family::kMemory);
+  const FamilyItem item(first, families, a.p.heads);
+  if (!item.exists) return;
+  const BackwardFamily<T, D> f(a, dout, item.family, item.head,
+                               shared_address(memory) + warp_of_thread() * warp_memory);
   f.store_node(f.Z);
-  f.sum_rows(kY, a.n.Y, a.p.value_size, 1.0f, 1.0f);  // rows that do not count are zeros
+  // Rows that do not count are zeros.
+  f.sum_rows(f.Y_tile(), 0, a.n.Y + f.node * a.p.value_size, a.p.value_size, 1.0f, 1.0f);
   float mbar = f.lane % 4 == 0 ? f.mu[0] + f.mu[1] : 0.0f;
   mbar = warp_sum(mbar);
   if (f.lane == 0) a.n.mbar[f.node] = mbar;
@@ -88,121 +92,216 @@ __device__ void transpose(uint32_t (&to)[4], const uint32_t (&from)[4], uint32_t
   ldmatrix_trans(to, scratch + (lane / 16 * 8 + lane % 8) * 32 + lane / 8 % 2 * 16);
 }
 
+template <class T>
+struct GradientArgs {
+  HsaArgs<T> a;
+  HsaGradients g;
+  long long* positions;
+  bool root;
+};
+
+// A family on the way down: G and, in P, m P. The diagonal of a node goes down and becomes zero.
 template <class T, int D>
-__global__ void __launch_bounds__(32 * kFamilyWarps)
-    hsa_mma_gradient_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ HsaGradients g,
-                            long long* positions, int64_t first, int64_t families, bool root) {
-  using Family = BackwardFamily<T, D>;
-  extern __shared__ __align__(1024) unsigned char memory[];
-  const HsaProblem& p = a.p;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kFamilyWarps + warp;
-  if (item >= families * p.heads) return;
-  const int64_t family = first + item / p.heads;
-  const uint32_t start = shared_address(memory) + warp * (Family::kMemory + kFamilyScratch),
-                 scratch = start + Family::kMemory;
-  Family f(a, g.dout, family, item % p.heads, start);
-  const float m = root ? 1.0f : a.n.m[f.node];
-  const float fbar = !root ? a.n.fbar[f.node]
-                     : g.dscore == nullptr
-                         ? 0.0f
-                         : static_cast<const float*>(g.dscore)[a.plan.sequence[family] * p.heads + f.head.head];
-  int32_t child[2];
-  float share[2];
+struct GradientFamily : BackwardFamily<T, D> {
+  const GradientArgs<T>& args;
+  float m, fbar, share[2], G[2][4];
+  int32_t children[2];  // of this lane's rows
+
+  __device__ GradientFamily(const GradientArgs<T>& all, const FamilyItem& item, uint32_t memory)
+      : BackwardFamily<T, D>(all.a, all.g.dout, item.family, item.head, memory), args(all) {
+    const HsaArgs<T>& a = args.a;
+    m = args.root ? 1.0f : a.n.m[this->node];
+    fbar = !args.root                 ? a.n.fbar[this->node]
+           : args.g.dscore == nullptr ? 0.0f
+                                      : static_cast<const float*>(args.g.dscore)[this->head.sequence * a.p.heads +
+                                                                                 this->head.head];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    child[half] = __shfl_sync(~0u, f.child, f.row(half));
-    share[half] = f.total > 0 ? __shfl_sync(~0u, f.weight, f.row(half)) / f.total : 0.0f;
-  }
-  float G[2][4];
-  f.each([&](int half, int n, int i, int y) {
-    const bool real = share[half] > 0 && f.P[n][i] != 0;  // rows that do not count give nothing
-    G[n][i] = real ? f.P[n][i] * (m * (f.R[n][i] - f.mu[half]) + fbar * share[half]) : 0.0f;
-    f.P[n][i] = real ? f.P[n][i] * m : 0.0f;
-    if (positions != nullptr && y != f.row(half) && G[n][i] != 0) {
-      const int64_t at = f.head.position(family, f.row(half), y);
-      if (at >= 0) add_fixed_point(positions + at, G[n][i]);
-    }
-    if (y != f.row(half) || y >= f.size || child[half] >= 0) return;
-    const int64_t to = f.head.node(~child[half]);
-    a.n.m[to] = f.P[n][i];
-    a.n.fbar[to] = G[n][i];
-    f.P[n][i] = G[n][i] = 0;
-  });
-  const bool weights = g.dweights.data != nullptr;
-  const float from_means = weights ? f.weight_from_means(root, fbar, f.Z) : 0.0f;
-  // The sum over a column is what its key bias gets, and the logarithm of its weight.
-#pragma unroll
-  for (int n = 0; n < 2; ++n) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      float sum = G[n][e] + G[n][2 + e];
-#pragma unroll
-      for (int offset = 4; offset < 32; offset *= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-      const int y = f.place(n, e);
-      const float w = __shfl_sync(~0u, f.weight, y);
-      const int32_t c = __shfl_sync(~0u, f.child, y);
-      const float means = __shfl_sync(~0u, from_means, y);
-      if (f.lane >= 4 || y >= f.size) continue;
-      if (weights) {
-        const float dweight = w > 0 ? sum / w + means : 0.0f;
-        (c < 0 ? a.n.dweight[f.head.node(~c)] : *f.head.template row<float>(g.dweights, c)) = dweight;
-      }
-      const float dkappa = w > 0 ? sum + (root ? 0.0f : w / f.total * a.n.dkappa[f.node]) : 0.0f;
-      if (c < 0) {
-        a.n.dkappa[f.head.node(~c)] = dkappa;
-      } else if (g.dkey_bias.data != nullptr) {
-        *f.head.template row<float>(g.dkey_bias, c) = dkappa;
-      }
-    }
-  }
-  auto store = [&](const View& view, float* nodes, int channels, const uint32_t(&left)[4], int which, float factor) {
-    const float* above = root ? nullptr : nodes + f.node * channels;
-    T* leaf_rows[2];
-    float* node_rows[2];
     for (int half = 0; half < 2; ++half) {
-      leaf_rows[half] = child[half] < 0 ? nullptr : f.head.template row<T>(view, child[half]);
-      node_rows[half] = child[half] < 0 ? nodes + f.head.node(~child[half]) * channels : nullptr;
+      children[half] = __shfl_sync(~0u, this->child, this->row(half));
+      const float w = __shfl_sync(~0u, this->weight, this->row(half));
+      share[half] = this->total > 0 ? w / this->total : 0.0f;
     }
-    f.spread(left, which, channels, [&](int half, int channel, float2 x) {
+    this->each([&](int half, int n, int i, int y) {
+      float& p = this->P[n][i];
+      const bool real = share[half] > 0 && p != 0;  // rows that do not count give nothing
+      G[n][i] = real ? p * (m * (this->R[n][i] - this->mu[half]) + fbar * share[half]) : 0.0f;
+      p = real ? p * m : 0.0f;
+      if (args.positions != nullptr && y != this->row(half) && G[n][i] != 0) {
+        const int64_t at = this->head.position(this->family, this->row(half), y);
+        if (at >= 0) add_fixed_point(args.positions + at, G[n][i]);
+      }
+      if (y != this->row(half) || y >= this->size || children[half] >= 0) return;
+      const int64_t to = this->head.node(~children[half]);
+      a.n.m[to] = p;
+      a.n.fbar[to] = G[n][i];
+      p = G[n][i] = 0;
+    });
+  }
+
+  // The sum over a column is what its key bias gets, and the logarithm of its weight.
+  __device__ void store_scalars() const {
+    const HsaArgs<T>& a = args.a;
+    const HsaGradients& g = args.g;
+    const bool weights = g.dweights.data != nullptr;
+    const float from_means = weights ? this->weight_from_means(args.root, fbar, this->Z) : 0.0f;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float sum = G[n][e] + G[n][2 + e];
+#pragma unroll
+        for (int offset = 4; offset < 32; offset *= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+        const int y = this->place(n, e);
+        const float w = __shfl_sync(~0u, this->weight, y);
+        const int32_t c = __shfl_sync(~0u, this->child, y);
+        const float means = __shfl_sync(~0u, from_means, y);
+        if (this->lane >= 4 || y >= this->size) continue;
+        const float dweight = w > 0 ? sum / w + means : 0.0f;
+        const float dkappa = w > 0 ? sum + (args.root ? 0.0f : w / this->total * a.n.dkappa[this->node]) : 0.0f;
+        if (c < 0) {
+          if (weights) a.n.dweight[this->head.node(~c)] = dweight;
+          a.n.dkappa[this->head.node(~c)] = dkappa;
+        } else if (a.later.dkappa != nullptr) {
+          a.later.dweight[this->head.leaf(c)] = dweight;
+          a.later.dkappa[this->head.leaf(c)] = dkappa;
+        } else {
+          if (weights) *this->head.template key_row<float>(g.dweights, c) = dweight;
+          if (g.dkey_bias.data != nullptr) *this->head.template key_row<float>(g.dkey_bias, c) = dkappa;
+        }
+      }
+    }
+  }
+
+  // left x rows, plus the children's shares of the family's own gradient. level: of rows that are sums over coarse rows,
+  // else 0. leaf_row(t): where the row of leaf t goes.
+  template <class LeafRow>
+  __device__ void store(const uint32_t (&left)[4], uint32_t tile, int tile_level, int level, float factor,
+                        const float* shares, float* nodes, int64_t offset, int width, int channels, float* later,
+                        const LeafRow& leaf_row) const {
+    const float* above = args.root ? nullptr : nodes + this->node * width + offset;
+    T* leaf_rows[2];
+    float* float_rows[2];  // of nodes, and of leaves that are summed later
+    bool writes[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int32_t child = children[half];
+      const bool is_node = child < 0;
+      writes[half] = is_node || leads_level(this->row(half), level);
+      leaf_rows[half] = is_node || later != nullptr ? nullptr : leaf_row(child);
+      float_rows[half] = is_node            ? nodes + this->head.node(~child) * width + offset
+                         : later != nullptr ? later + this->head.leaf(child) * channels
+                                            : nullptr;
+    }
+    this->spread(left, tile, tile_level, channels, [&](int half, int channel, float2 x) {
+      if (!writes[half]) return;
       x.x *= factor;
       x.y *= factor;
-      if (above != nullptr) x.x += share[half] * above[channel], x.y += share[half] * above[channel + 1];
+      if (above != nullptr) x.x += shares[half] * above[channel], x.y += shares[half] * above[channel + 1];
       if (leaf_rows[half] != nullptr) {
         *reinterpret_cast<uint32_t*>(leaf_rows[half] + channel) = pack(x.x, x.y, T());
       } else {
-        *reinterpret_cast<float2*>(node_rows[half] + channel) = x;
+        *reinterpret_cast<float2*>(float_rows[half] + channel) = x;
       }
     });
-  };
-  uint32_t forth[4], masses[4], back[4], values[4];
-  tile_operand<T>(forth, G);
-  tile_operand<T>(masses, f.P);
-  transpose(back, forth, scratch);
-  transpose(values, masses, scratch);
-  const float scale = static_cast<float>(p.scale);
-  store(g.dq[0], a.n.dq, p.head_size, forth, kK, scale);
-  store(g.dk[0], a.n.dk, p.head_size, back, kQ, scale);
-  store(g.dv, a.n.dv, p.value_size, values, kY, 1.0f);
+  }
+
+  // The left operand of dq, or of dk, of a level: G, or its sums over the leaves of coarse rows in `sums`.
+  __device__ void operand(uint32_t (&left)[4], const float (&sums)[2][4], int level, bool columns) const {
+    float x[2][4];
+    this->each([&](int half, int n, int i, int y) {
+      x[n][i] = level == 0 ? G[n][i] : leads_level(columns ? y : this->row(half), level) ? sums[n][i] : 0.0f;
+    });
+    tile_operand<T>(left, x);
+  }
+
+  __device__ void store_levels(uint32_t scratch) const {
+    const HsaProblem& p = args.a.p;
+    const LeafGradients<float>& later = args.a.later;
+    const int width = p.levels * p.head_size;
+    float rows[2][4], columns[2][4], shares[2] = {share[0], share[1]};
+    this->each([&](int, int n, int i, int) { rows[n][i] = columns[n][i] = G[n][i]; });
+    for (int level = 0; level < p.levels; ++level) {
+      if (level > 0) {
+        add_row_pairs(rows, level);
+        add_column_pairs(columns, level);
+        add_row_pairs(shares, level);
+      }
+      const int q_level = this->leaves && later.dq[level] == nullptr ? level : 0;
+      const int k_level = this->leaves && later.dk[level] == nullptr ? level : 0;
+      uint32_t forth[4], columns_left[4], back[4];
+      operand(forth, rows, q_level, false);
+      operand(columns_left, columns, k_level, true);
+      transpose(back, columns_left, scratch);
+      const float factor = static_cast<float>(p.scale) * this->head.level_weight(level);
+      const int64_t offset = level * p.head_size;
+      store(forth, this->k_tile(level), level, q_level, factor, q_level > 0 ? shares : share, args.a.n.dq, offset,
+            width, p.head_size, later.dq[level],
+            [&](int32_t t) { return this->head.template query_row<T>(args.g.dq[level], t, level); });
+      store(back, this->q_tile(level), level, k_level, factor, k_level > 0 ? shares : share, args.a.n.dk, offset, width,
+            p.head_size, later.dk[level],
+            [&](int32_t t) { return this->head.template key_row<T>(args.g.dk[level], t, level); });
+      if (later.level_parts != nullptr) store_level_part(level);
+    }
+  }
+  __device__ void store_level_part(int level) const {
+    float x[2][4] = {}, part = 0;
+    this->products(x, level);
+    this->each([&](int, int n, int i, int) { part += G[n][i] * x[n][i]; });
+    part = warp_sum(part);
+    const HsaProblem& p = args.a.p;
+    if (this->lane == 0)
+      args.a.later.level_parts[(this->family * p.heads + this->head.head) * p.levels + level] =
+          static_cast<float>(p.scale) * part;
+  }
+  __device__ void store_values(uint32_t scratch) const {
+    const HsaProblem& p = args.a.p;
+    uint32_t masses[4], left[4];
+    tile_operand<T>(masses, this->P);
+    transpose(left, masses, scratch);
+    store(left, this->Y_tile(), 0, 0, 1.0f, share, args.a.n.dv, 0, p.value_size, p.value_size, args.a.later.dv,
+          [&](int32_t t) { return this->head.template key_row<T>(args.g.dv, t); });
+  }
+};
+
+template <class T, int D>
+__global__ void __launch_bounds__(32 * kFamilyWarps)
+    hsa_mma_gradient_kernel(const __grid_constant__ GradientArgs<T> args, int64_t first, int64_t families,
+                            int warp_memory) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const FamilyItem item(first, families, args.a.p.heads);
+  if (!item.exists) return;
+  const uint32_t start = shared_address(memory) + warp_of_thread() * warp_memory,
+                 scratch = start + warp_memory - kFamilyScratch;
+  const GradientFamily<T, D> f(args, item, start);
+  f.store_scalars();
+  f.store_levels(scratch);
+  f.store_values(scratch);
 }
 
 template <class T, int D>
 cudaError_t backward(const HsaCall& call, const HsaGradients& g) {
   const HsaPlan& plan = call.plan;
-  const HsaArgs<T> a = hsa_args<T>(call, true);
   const FixedPointTable positions = position_gradients(call, g);
+  const GradientArgs<T> args{hsa_args<T>(call, &g, true), g, positions.data, false};
   const auto up = hsa_mma_mass_kernel<T, D>;
   const auto down = hsa_mma_gradient_kernel<T, D>;
-  constexpr int kUp = kFamilyWarps * BackwardFamily<T, D>::kMemory, kDown = kUp + kFamilyWarps * kFamilyScratch;
-  if (const cudaError_t e = allow_shared_memory(up, kUp); e != cudaSuccess) return e;
-  if (const cudaError_t e = allow_shared_memory(down, kDown); e != cudaSuccess) return e;
+  const int warp_memory = family_memory(call.p, true), memory = FamilyLaunch(call, 0, true).memory;
+  if (const cudaError_t e = allow_shared_memory(up, memory); e != cudaSuccess) return e;
+  if (const cudaError_t e = allow_shared_memory(down, memory); e != cudaSuccess) return e;
   if (const cudaError_t e = positions.clear(call.stream); e != cudaSuccess) return e;
-  for (int64_t depth = depths_of(plan) - 1; depth >= 0; --depth)
-    up<<<family_blocks(call, depth), 32 * kFamilyWarps, kUp, call.stream>>>(a, g.dout, plan.depth_begin[depth],
-                                                                            families_at(plan, depth));
-  for (int64_t depth = 0; depth < depths_of(plan); ++depth)
-    down<<<family_blocks(call, depth), 32 * kFamilyWarps, kDown, call.stream>>>(
-        a, g, positions.data, plan.depth_begin[depth], families_at(plan, depth), depth == 0);
+  for (int64_t depth = depths_of(plan) - 1; depth >= 0; --depth) {
+    const FamilyLaunch launch(call, depth, true);
+    up<<<launch.blocks, launch.threads, memory, call.stream>>>(args.a, g.dout, plan.depth_begin[depth],
+                                                               families_at(plan, depth), warp_memory);
+  }
+  for (int64_t depth = 0; depth < depths_of(plan); ++depth) {
+    const FamilyLaunch launch(call, depth, true);
+    GradientArgs<T> here = args;
+    here.root = depth == 0;
+    down<<<launch.blocks, launch.threads, memory, call.stream>>>(here, plan.depth_begin[depth],
+                                                                 families_at(plan, depth), warp_memory);
+  }
+  if (const cudaError_t e = hsa_sum_later(call, args.a, g, plan.families); e != cudaSuccess) return e;
   return positions.convert(static_cast<float*>(g.dpositions), call.stream);
 }
 

@@ -13,31 +13,32 @@ namespace strata::cuda {
 namespace {
 
 bool supports_mma(const HsaProblem& p, const HsaPlan& plan) {
-  return allowed_kernels() != Kernels::kSimt && is_16_bit(p.dtype) && p.v.data != nullptr && plan.families > 0 &&
-         plan.widest_family <= kMmaFamilySize && std::max(p.head_size, p.value_size) <= kMmaFamilyHeadSize &&
-         hsa_mma_shared_memory(p) <= shared_memory_per_block() && is_aligned(p.q[0], p.head_size) &&
-         is_aligned(p.k[0], p.head_size) && is_aligned(p.v, p.value_size);
+  bool mma = allowed_kernels() != Kernels::kSimt && is_16_bit(p.dtype) && p.v.data != nullptr && plan.families > 0 &&
+             plan.widest_family <= kMmaFamilySize && std::max(p.head_size, p.value_size) <= kMmaFamilyHeadSize &&
+             hsa_mma_warps(p) > 0 && is_aligned(p.v, p.value_size);
+  for (int l = 0; l < p.levels; ++l) mma = mma && is_aligned(p.q[l], p.head_size) && is_aligned(p.k[l], p.head_size);
+  return mma;
 }
 Kernels forward_kernels(const HsaProblem& p, const HsaPlan& plan, const HsaOutputs& o) {
   return supports_mma(p, plan) && is_aligned(o.out, p.value_size) ? Kernels::kMma : Kernels::kSimt;
 }
 Kernels backward_kernels(const HsaProblem& p, const HsaPlan& plan, const HsaGradients& g) {
-  const bool mma = supports_mma(p, plan) && is_aligned(g.dout, p.value_size) && is_aligned(g.dq[0], p.head_size) &&
-                   is_aligned(g.dk[0], p.head_size) && is_aligned(g.dv, p.value_size);
+  bool mma = supports_mma(p, plan) && is_aligned(g.dout, p.value_size) && is_aligned(g.dv, p.value_size);
+  for (int l = 0; l < p.levels; ++l) mma = mma && is_aligned(g.dq[l], p.head_size) && is_aligned(g.dk[l], p.head_size);
   return mma ? Kernels::kMma : Kernels::kSimt;
 }
 
+// The kernels that the views of the problem allow; hsa_backward() asks as much of the gradients' views.
 size_t node_bytes(const HsaProblem& p, const HsaPlan& plan, bool backward) {
-  return p.dtype == DType::kFloat64 ? sizeof(double) * place_numbers<double>(p, plan, backward, nullptr, nullptr)
-                                    : sizeof(float) * place_numbers<float>(p, plan, backward, nullptr, nullptr);
+  return p.dtype == DType::kFloat64
+             ? sizeof(double) * place_numbers<double>(p, plan, backward, false, nullptr, nullptr)
+             : sizeof(float) * place_numbers<float>(p, plan, backward, supports_mma(p, plan), nullptr, nullptr);
 }
 
 Status check_call(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const void* workspace) {
   if (Status s = hsa_check(p, On::kDevice); !s.ok()) return s;
-  if (p.levels != 1 || p.key_heads != p.heads) {
-    return invalid("levels, key_heads: the CUDA kernels of HSA expect 1 and heads, got ", p.levels, " and ",
-                   p.key_heads, "; run on the CPU");
-  }
+  if (plan.levels != p.levels)
+    return invalid("plan: expected one of ", p.levels, " levels, got one of ", plan.levels, "; make it with hsa_plan()");
   if (p.heads > 65535) return invalid("heads: expected at most 65535 on CUDA, got ", p.heads);
   int64_t tokens = 0, families = 0;
   for (int64_t n = 0; n < p.sequences; ++n) tokens += p.trees[n].tokens, families += p.trees[n].families;
@@ -79,6 +80,8 @@ Status hsa_backward(const HsaProblem& p, const HsaPlan& plan, const int32_t* num
   if (Status s = hsa_check(g, p); !s.ok()) return s;
   const HsaCall call{p, plan, numbers, workspace, static_cast<cudaStream_t>(stream)};
   const bool mma = backward_kernels(p, plan, g) == Kernels::kMma;
+  if (!mma && p.levels > 1 && supports_mma(p, plan))
+    return invalid("dout, dq, dk, dv: expected rows aligned to 16 bytes, as those of q, k and v are");
   return cuda_status(mma ? hsa_backward_mma(call, g) : hsa_backward_simt(call, g), "HSA backward");
 }
 

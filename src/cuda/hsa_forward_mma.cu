@@ -1,4 +1,5 @@
 // HSA forward on trees of families of at most 16 children, with mma.sync (hsa_mma.cuh).
+#include "cuda/device.h"
 #include "cuda/hsa_mma.cuh"
 
 namespace strata::cuda {
@@ -8,13 +9,11 @@ namespace {
 template <class T, int D>
 __global__ void __launch_bounds__(32 * kFamilyWarps)
     hsa_mma_up_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ View out, int64_t first,
-                      int64_t families) {
-  using Family = FamilyTile<T, D, 3>;
+                      int64_t families, int warp_memory) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kFamilyWarps + warp;
-  if (item >= families * a.p.heads) return;
-  const Family f(a, {}, first + item / a.p.heads, item % a.p.heads, shared_address(memory) + warp * Family::kMemory);
+  const FamilyItem item(first, families, a.p.heads);
+  if (!item.exists) return;
+  const FamilyTile<T, D> f(a, {}, item.family, item.head, shared_address(memory) + warp_of_thread() * warp_memory);
   float P[2][4] = {}, Z[2];
   f.attention(P, Z);
   f.store_node(Z);
@@ -28,10 +27,10 @@ __global__ void __launch_bounds__(32 * kFamilyWarps)
   T* leaves[2];
   float* nodes[2];
   for (int half = 0; half < 2; ++half) {
-    leaves[half] = child[half] < 0 ? nullptr : f.head.template row<T>(out, child[half]);
+    leaves[half] = child[half] < 0 ? nullptr : f.head.template query_row<T>(out, child[half]);
     nodes[half] = child[half] < 0 ? a.n.local + f.head.node(~child[half]) * a.p.value_size : nullptr;
   }
-  f.spread(left, kV, a.p.value_size, [&](int half, int channel, float2 x) {
+  f.spread(left, f.v_tile(), 0, a.p.value_size, [&](int half, int channel, float2 x) {
     if (leaves[half] != nullptr) {
       *reinterpret_cast<uint32_t*>(leaves[half] + channel) = pack(x.x, x.y, T());
     } else {
@@ -70,7 +69,7 @@ __global__ void __launch_bounds__(32 * kFamilyWarps)
       if (channel == 0) a.n.m[head.node(~child)] = m * exp_difference(head.f(child), head.Z(child));
       continue;
     }
-    uint4& place = *reinterpret_cast<uint4*>(head.template row<T>(out, child) + channel);
+    uint4& place = *reinterpret_cast<uint4*>(head.template query_row<T>(out, child) + channel);
     const uint4 local = place;
     const uint32_t in[4] = {local.x, local.y, local.z, local.w};
     const bool real = head.weight(child) > 0;
@@ -89,24 +88,29 @@ __global__ void __launch_bounds__(32 * kFamilyWarps)
 template <class T, int D>
 cudaError_t forward(const HsaCall& call, const HsaOutputs& o) {
   const HsaPlan& plan = call.plan;
-  const HsaArgs<T> a = hsa_args<T>(call, false);
+  const HsaArgs<T> a = hsa_args<T>(call, nullptr, true);
   const auto up = hsa_mma_up_kernel<T, D>;
-  constexpr int kMemory = kFamilyWarps * FamilyTile<T, D, 3>::kMemory;
-  if (const cudaError_t e = allow_shared_memory(up, kMemory); e != cudaSuccess) return e;
-  for (int64_t depth = depths_of(plan) - 1; depth >= 0; --depth)
-    up<<<family_blocks(call, depth), 32 * kFamilyWarps, kMemory, call.stream>>>(a, o.out, plan.depth_begin[depth],
-                                                                                families_at(plan, depth));
-  for (int64_t depth = 0; depth < depths_of(plan); ++depth)
-    hsa_mma_down_kernel<T><<<family_blocks(call, depth), 32 * kFamilyWarps, 0, call.stream>>>(
-        a, o.out, plan.depth_begin[depth], families_at(plan, depth), depth == 0);
+  const int warp_memory = family_memory(call.p, false);
+  if (const cudaError_t e = allow_shared_memory(up, FamilyLaunch(call, 0, false).memory); e != cudaSuccess) return e;
+  for (int64_t depth = depths_of(plan) - 1; depth >= 0; --depth) {
+    const FamilyLaunch launch(call, depth, false);
+    up<<<launch.blocks, launch.threads, launch.memory, call.stream>>>(a, o.out, plan.depth_begin[depth],
+                                                                      families_at(plan, depth), warp_memory);
+  }
+  for (int64_t depth = 0; depth < depths_of(plan); ++depth) {
+    const int64_t families = families_at(plan, depth);
+    hsa_mma_down_kernel<T><<<blocks_for(families * call.p.heads, kFamilyWarps), 32 * kFamilyWarps, 0, call.stream>>>(
+        a, o.out, plan.depth_begin[depth], families, depth == 0);
+  }
   return store_score(call, a, o);
 }
 
 }  // namespace
 
-int hsa_mma_shared_memory(const HsaProblem& p) {
-  const int channels = has_small_heads(p) ? 64 : 128;
-  return kFamilyWarps * (4 * kTileRows * channels * 2 + kFamilyScratch);
+int hsa_mma_warps(const HsaProblem& p) {
+  int warps = kFamilyWarps;
+  while (warps > 0 && warps * family_memory(p, true) > shared_memory_per_block()) warps /= 2;
+  return warps;
 }
 
 cudaError_t hsa_forward_mma(const HsaCall& call, const HsaOutputs& o) {

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kFamilyThreads)
       continue;
     }
     const bool real = head.weight(child) > 0;
-    head.template row<S>(out, child)[c * out.stride[3]] =
+    head.template query_row<S>(out, child)[c * out.stride[3]] =
         static_cast<S>(real ? above + m * a.n.leaf_local[head.leaf(child) * width + c] : C(0));
   }
 }
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kFamilyThreads)
 template <class S>
 cudaError_t forward(const HsaCall& call, const HsaOutputs& o) {
   const HsaPlan& plan = call.plan;
-  const HsaArgs<S> a = hsa_args<S>(call, false);
+  const HsaArgs<S> a = hsa_args<S>(call, nullptr, false);
   for (int64_t depth = depths_of(plan) - 1; depth >= 0; --depth) launch_families(a, plan, depth, call.stream);
   for (int64_t depth = 0; depth < depths_of(plan) && call.p.v.data != nullptr; ++depth)
     hsa_spread_kernel<S><<<family_grid(a, plan, depth), kFamilyThreads, 0, call.stream>>>(

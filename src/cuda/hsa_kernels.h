@@ -20,7 +20,7 @@ struct HsaCall {
 // hsa_forward_mma.cu, hsa_backward_mma.cu: trees of families of at most 16 children, bfloat16 and float16, heads up to
 // 128 channels, aligned rows.
 constexpr int kMmaFamilySize = 16, kMmaFamilyHeadSize = 128;
-int hsa_mma_shared_memory(const HsaProblem& p);  // bytes a block has at most
+int hsa_mma_warps(const HsaProblem& p);  // that a block's shared memory has room for, forward and backward; 0: none
 cudaError_t hsa_forward_mma(const HsaCall& call, const HsaOutputs& o);
 cudaError_t hsa_backward_mma(const HsaCall& call, const HsaGradients& g);
 

@@ -1,6 +1,6 @@
 // Families of at most 16 children on tensor cores: a family and head is one 16 x 16 attention, done by one warp. Trees
 // of such families cost little more than reading q, k, v and writing the output. Means of nodes are rounded to the
-// storage type when they are operands.
+// storage type when they are operands. A coarse row that several leaves share is loaded once and read for each of them.
 #pragma once
 
 #include "cuda/hsa_nodes.cuh"
@@ -11,26 +11,54 @@ namespace strata::cuda {
 constexpr int kFamilyWarps = 4;
 constexpr int kFamilyScratch = 1024;  // bytes of a warp, to transpose in
 static_assert(kTileRows == kMmaFamilySize);
-enum FamilyTensor { kQ, kK, kV, kY };
 
 inline bool has_small_heads(const HsaProblem& p) { return p.head_size <= 64 && p.value_size <= 64; }
-inline unsigned family_blocks(const HsaCall& call, int64_t depth) {
-  return blocks_for(families_at(call.plan, depth) * call.p.heads, kFamilyWarps);
+
+// Shared memory of a warp: the rows of q and k of every level, of v and, backward, of Y.
+inline int family_memory(const HsaProblem& p, bool backward) {
+  const int tile = kTileRows * (has_small_heads(p) ? 64 : 128) * 2;
+  return (2 * p.levels + (backward ? 2 : 1)) * tile + (backward ? kFamilyScratch : 0);
 }
 
+// A launch over all families of a depth, a warp per family and head.
+struct FamilyLaunch {
+  unsigned blocks, threads;
+  int memory;
+  FamilyLaunch(const HsaCall& call, int64_t depth, bool backward) {
+    const int warps = hsa_mma_warps(call.p);
+    blocks = blocks_for(families_at(call.plan, depth) * call.p.heads, warps);
+    threads = 32 * warps;
+    memory = warps * family_memory(call.p, backward);
+  }
+};
+
+// Which family and head this warp has: none for warps beyond the last.
+struct FamilyItem {
+  int64_t family, head;
+  bool exists;
+  __device__ FamilyItem(int64_t first, int64_t families, int64_t heads) {
+    const int64_t item = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + warp_of_thread();
+    exists = item < families * heads;
+    family = first + item / heads;
+    head = item % heads;
+  }
+};
+
 // One family and head of a warp: its children's rows in shared memory, their numbers in the lanes (lane x: child x).
-template <class T, int D, int kTensors>
+template <class T, int D>
 struct FamilyTile {
-  static constexpr int kTile = kTileRows * D * 2, kMemory = kTensors * kTile;  // bytes of a tensor, of all
+  static constexpr int kTile = kTileRows * D * 2;  // bytes of a tensor
   const HsaArgs<T>& a;
   Head<T> head;
   int64_t family, node;
   int lane, size;
-  int32_t child;
+  int32_t child, first_leaf;
+  bool leaves;  // all children are leaves, and so neighbours
   uint32_t tiles;
   float weight, column, own;  // |x|, what x adds to the scores of others, f(x) of a node
   float total;                // |A|
 
+  // dout: null data for a forward.
   __device__ FamilyTile(const HsaArgs<T>& args, const ConstView& dout, int64_t f, int64_t h, uint32_t memory)
       : a(args),
         head(args, f, h),
@@ -42,11 +70,20 @@ struct FamilyTile {
     size = a.plan.child_begin[f + 1] - begin;
     child = lane < size ? a.plan.children[begin + lane] : 0;
     weight = lane < size ? head.weight(child) : 0.0f;
+    leaves = __all_sync(~0u, lane >= size || child >= 0);
+    first_leaf = __shfl_sync(~0u, child, 0);
     const HsaProblem& p = a.p;
-    load(kQ, p.q[0], a.n.q, p.head_size);
-    load(kK, p.k[0], a.n.k, p.head_size);
-    load(kV, p.v, a.n.v, p.value_size);
-    if constexpr (kTensors > kY) load(kY, dout, a.n.Y, p.value_size);
+    for (int level = 0; level < p.levels; ++level) {
+      load(q_tile(level), level, p.head_size, p.q[level], a.n.q + level * p.head_size, p.levels * p.head_size,
+           [&](int32_t t) { return head.template query_row<const T>(p.q[level], t, level); });
+      load(k_tile(level), level, p.head_size, p.k[level], a.n.k + level * p.head_size, p.levels * p.head_size,
+           [&](int32_t t) { return head.template key_row<const T>(p.k[level], t, level); });
+    }
+    load(v_tile(), 0, p.value_size, p.v, a.n.v, p.value_size,
+         [&](int32_t t) { return head.template key_row<const T>(p.v, t); });
+    if (dout.data != nullptr)
+      load(Y_tile(), 0, p.value_size, dout, a.n.Y, p.value_size,
+           [&](int32_t t) { return head.template query_row<const T>(dout, t); });
     cp_async_commit();
     column = weight > 0 ? head.kappa(child) + __logf(weight) : -INFINITY;
     own = lane < size && child < 0 ? a.n.f[head.node(~child)] : 0.0f;
@@ -55,36 +92,47 @@ struct FamilyTile {
     __syncwarp();
   }
 
-  // Rows that do not count are zeros, whatever they hold.
-  __device__ void load(int which, const ConstView& view, const float* means, int channels) const {
+  __device__ uint32_t q_tile(int level) const { return tiles + 2 * level * kTile; }
+  __device__ uint32_t k_tile(int level) const { return tiles + (2 * level + 1) * kTile; }
+  __device__ uint32_t v_tile() const { return q_tile(a.p.levels); }
+  __device__ uint32_t Y_tile() const { return k_tile(a.p.levels); }
+  // The row of a level's tiles that child x has.
+  __device__ int slot(int level, int x) const {
+    return leaves ? ((first_leaf + x) >> level) - (first_leaf >> level) : x;
+  }
+
+  // Rows that do not count are zeros, whatever they hold. row(t): that of leaf t; means: (node, `width` channels).
+  template <class Row>
+  __device__ void load(uint32_t tile, int level, int channels, const ConstView& view, const float* means, int width,
+                       const Row& row) const {
     const unsigned real = __ballot_sync(~0u, weight > 0);
-    if (__all_sync(~0u, lane >= size || child >= 0)) {  // leaves of a family are neighbours
-      constexpr int kStep = 32 / (D / 8);               // rows side by side
-      const int r0 = lane / (D / 8), chunk = lane % (D / 8);
-      const T* rows = head.template row<const T>(view, __shfl_sync(~0u, child, 0)) + r0 * view.stride[2] + chunk * 8;
-#pragma unroll
-      for (int i = 0; i < kTileRows / kStep; ++i) {
-        const int r = r0 + i * kStep;
-        const bool there = (real >> r & 1) != 0 && chunk * 8 < channels;
-        cp_async(tile(which) + tile_offset<D>(r, chunk), there ? rows + i * kStep * view.stride[2] : view.data,
-                 there ? 16 : 0);
+    constexpr int kStep = 32 / (D / 8);  // rows side by side
+    const int r0 = lane / (D / 8), chunk = lane % (D / 8);
+    if (leaves) {
+      const T* rows = row(first_leaf) + r0 * view.stride[2] + chunk * 8;
+      const int first = first_leaf >> level, count = slot(level, kTileRows - 1) + 1;
+#pragma unroll 4
+      for (int r = r0; r < count; r += kStep, rows += kStep * view.stride[2]) {
+        // The children of this row: bits from .. to - 1.
+        const int from = max(0, ((first + r) << level) - first_leaf), to = ((first + r + 1) << level) - first_leaf;
+        const unsigned mine = real >> from & (to - from >= 32 ? ~0u : (1u << (to - from)) - 1);
+        const bool there = mine != 0 && chunk * 8 < channels;
+        cp_async(tile + tile_offset<D>(r, chunk), there ? rows : view.data, there ? 16 : 0);
       }
       return;
     }
 #pragma unroll
-    for (int at = lane; at < kTileRows * D / 8; at += 32) {
-      const int r = at / (D / 8), chunk = at % (D / 8);
+    for (int r = r0; r < kTileRows; r += kStep) {
       const int32_t x = __shfl_sync(~0u, child, r);
-      const bool there = __shfl_sync(~0u, weight, r) > 0 && chunk * 8 < channels;
-      const uint32_t to = tile(which) + tile_offset<D>(r, chunk);
+      const bool there = (real >> r & 1) != 0 && chunk * 8 < channels;
+      const uint32_t to = tile + tile_offset<D>(r, chunk);
       if (x >= 0) {
-        const T* row = head.template row<const T>(view, there ? x : 0) + chunk * 8;
-        cp_async(to, there ? row : view.data, there ? 16 : 0);
+        cp_async(to, there ? row(x) + chunk * 8 : view.data, there ? 16 : 0);
         continue;
       }
       uint32_t packed[4] = {0, 0, 0, 0};
       if (there) {
-        const float4* from = reinterpret_cast<const float4*>(means + head.node(~x) * channels + chunk * 8);
+        const float4* from = reinterpret_cast<const float4*>(means + head.node(~x) * width + chunk * 8);
         const float4 low = from[0], high = from[1];
         packed[0] = pack(low.x, low.y, T());
         packed[1] = pack(low.z, low.w, T());
@@ -96,7 +144,6 @@ struct FamilyTile {
     }
   }
 
-  __device__ uint32_t tile(int which) const { return tiles + which * kTile; }
   // Rows and columns of what this lane holds of a 16 x 16 matrix (tile16.cuh).
   __device__ int row(int half) const { return tile_row(half); }
   __device__ int place(int n, int e) const { return 8 * n + 2 * (lane % 4) + e; }
@@ -104,14 +151,20 @@ struct FamilyTile {
   __device__ void each(const F& f) const {
     each_of_tile(f);
   }
-  __device__ void products(float (&x)[2][4], int left, int right) const {
-    rows_by_rows<T, D>(x, tile(left), tile(right));
+  // The products of the children's q and k of one level.
+  __device__ void products(float (&x)[2][4], int level) const {
+    rows_by_rows<T, D>(x, q_tile(level), slot(level, left_lane_row()), k_tile(level), slot(level, right_lane_row()));
   }
 
   // P: exp(g(c, b) - Z_c), and exp(f(c) - Z_c) on the diagonal; Z of this lane's two rows.
   __device__ void attention(float (&P)[2][4], float (&Z)[2]) const {
-    products(P, kQ, kK);
     const float scale = static_cast<float>(a.p.scale);
+    for (int level = 0; level < a.p.levels; ++level) {
+      float x[2][4] = {};
+      products(x, level);
+      const float factor = scale * head.level_weight(level);
+      each([&](int, int n, int i, int) { P[n][i] += factor * x[n][i]; });
+    }
     each([&](int half, int n, int i, int y) {
       const int x = row(half);
       float& s = P[n][i];
@@ -121,7 +174,7 @@ struct FamilyTile {
       const float E = at < 0 ? 0.0f : static_cast<const float*>(a.p.positions)[at];
       s = add == -INFINITY || x >= size || (a.p.causal && y > x) ? -INFINITY
           : x == y && is_node                                    ? f
-                                                                 : s * scale + add + E;
+                                                                 : s + add + E;
     });
     TileSoftmax softmax;
     float rescale[2];  // there is one tile alone
@@ -153,30 +206,33 @@ struct FamilyTile {
       a.n.weight[node] = total;
       a.n.kappa[node] = kappa * inverse;
     }
-    sum_rows(kQ, a.n.q, a.p.head_size, weight, inverse);
-    sum_rows(kK, a.n.k, a.p.head_size, weight, inverse);
-    sum_rows(kV, a.n.v, a.p.value_size, weight, inverse);
+    for (int level = 0; level < a.p.levels; ++level) {
+      const int64_t to = head.level_row(node, level);
+      sum_rows(q_tile(level), level, a.n.q + to, a.p.head_size, weight, inverse);
+      sum_rows(k_tile(level), level, a.n.k + to, a.p.head_size, weight, inverse);
+    }
+    sum_rows(v_tile(), 0, a.n.v + node * a.p.value_size, a.p.value_size, weight, inverse);
   }
-  // to[node] = factor * sum over rows x of share(x) row(x), as a product whose left operand has one row.
-  __device__ void sum_rows(int which, float* to, int channels, float share, float factor) const {
+  // to = factor * sum over children x of share(x) row(x), as a product whose left operand has one row.
+  __device__ void sum_rows(uint32_t tile, int level, float* to, int channels, float share, float factor) const {
     const int t = 2 * (lane % 4);
     const float s0 = __shfl_sync(~0u, share, t), s1 = __shfl_sync(~0u, share, t + 1);
     const float s8 = __shfl_sync(~0u, share, t + 8), s9 = __shfl_sync(~0u, share, t + 9);
     const bool first = lane < 4;
     const uint32_t left[4] = {first ? pack(s0, s1, T()) : 0u, 0u, first ? pack(s8, s9, T()) : 0u, 0u};
-    spread(left, which, channels, [&](int half, int channel, float2 x) {
-      if (first && half == 0)
-        *reinterpret_cast<float2*>(to + node * channels + channel) = make_float2(x.x * factor, x.y * factor);
+    spread(left, tile, level, channels, [&](int half, int channel, float2 x) {
+      if (first && half == 0) *reinterpret_cast<float2*>(to + channel) = make_float2(x.x * factor, x.y * factor);
     });
   }
 
-  // left x rows of a tensor: f(row, channel, two neighbouring numbers).
+  // left x children's rows of a tensor: f(half, channel, two neighbouring numbers).
   template <class F>
-  __device__ void spread(const uint32_t (&left)[4], int which, int channels, const F& f) const {
+  __device__ void spread(const uint32_t (&left)[4], uint32_t tile, int level, int channels, const F& f) const {
+    const int from = slot(level, left_lane_row());
 #pragma unroll
     for (int n = 0; n < D / 8; n += 2) {
       float x[2][4] = {};
-      by_rows<T, D>(x[0], x[1], left, tile(which), n);
+      by_rows<T, D>(x[0], x[1], left, tile, from, n);
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
         const int channel = (n + m) * 8 + 2 * (lane % 4);

@@ -7,52 +7,79 @@
 
 namespace strata::cuda {
 
-// One sequence and head, and its nodes.
+// One sequence and query head, and its nodes.
 template <class S>
 struct Head {
   using C = typename ComputeOf<S>::Type;
   const HsaArgs<S>& a;
-  int64_t head, batch, first, leaf_begin;
+  int64_t head, key_head, batch, leaf_begin;
+  int32_t sequence;
 
-  __device__ Head(const HsaArgs<S>& args, int64_t family, int64_t h) : a(args), head(h) {
-    const int32_t sequence = a.plan.sequence[family];
+  __device__ Head(const HsaArgs<S>& args, int64_t family, int64_t h)
+      : a(args),
+        head(h),
+        key_head(args.p.key_heads == args.p.heads ? h : h / (args.p.heads / args.p.key_heads)),
+        sequence(args.plan.sequence[family]) {
     batch = a.plan.batch_of[sequence];
-    first = a.plan.first_token[sequence];
     leaf_begin = a.plan.leaf_begin[sequence];
   }
   __device__ int64_t node(int64_t family) const { return family * a.p.heads + head; }
   __device__ int64_t leaf(int64_t token) const { return (leaf_begin + token) * a.p.heads + head; }
+  __device__ int64_t level_row(int64_t node_or_leaf, int level) const {  // of the means of q and k
+    return (node_or_leaf * a.p.levels + level) * a.p.head_size;
+  }
+  // The row of a token in a view of queries, or of keys, of a level.
   template <class T, class AnyView>
-  __device__ T* row(const AnyView& view, int64_t token) const {
-    const Rows<T> rows = rows_of<T>(view, batch, head);
-    return &rows.at(first + token, 0);
+  __device__ T* query_row(const AnyView& view, int64_t token, int level = 0) const {
+    return &rows_of<T>(view, batch, head).at(a.plan.first_row[level * a.p.sequences + sequence] + (token >> level), 0);
+  }
+  template <class T, class AnyView>
+  __device__ T* key_row(const AnyView& view, int64_t token, int level = 0) const {
+    return &rows_of<T>(view, batch, key_head)
+                .at(a.plan.first_row[level * a.p.sequences + sequence] + (token >> level), 0);
+  }
+  __device__ C level_weight(int level) const {
+    return a.p.level_weights == nullptr ? C(1)
+                                        : static_cast<const C*>(a.p.level_weights)[head * a.p.levels + level];
   }
 
   __device__ C weight(int32_t child) const {
     if (child < 0) return a.n.weight[node(~child)];
     if (a.p.weights.data == nullptr) return C(1);
-    return static_cast<const C*>(
-        a.p.weights.data)[batch * a.p.weights.stride[0] + (first + child) * a.p.weights.stride[2]];
+    return static_cast<const C*>(a.p.weights.data)[batch * a.p.weights.stride[0] +
+                                                   (a.plan.first_row[sequence] + child) * a.p.weights.stride[2]];
   }
   __device__ C kappa(int32_t child) const {
     if (child < 0) return a.n.kappa[node(~child)];
-    return a.p.key_bias.data == nullptr ? C(0) : *row<const C>(a.p.key_bias, child);
+    return a.p.key_bias.data == nullptr ? C(0) : *key_row<const C>(a.p.key_bias, child);
   }
-  // Channel c of a child's q, k or v: a leaf's own, or a family's mean.
-  __device__ C value(const ConstView& view, const C* means, int channels, int32_t child, int c) const {
-    if (child < 0) return means[node(~child) * channels + c];
-    return static_cast<C>(row<const S>(view, child)[c * view.stride[3]]);
+  // Channel c of a child's q, k, v or Y: a leaf's own, or a family's mean.
+  __device__ C q(int32_t child, int level, int c) const {
+    if (child < 0) return a.n.q[level_row(node(~child), level) + c];
+    return static_cast<C>(query_row<const S>(a.p.q[level], child, level)[c * a.p.q[level].stride[3]]);
   }
-  __device__ C q(int32_t child, int c) const { return value(a.p.q[0], a.n.q, a.p.head_size, child, c); }
-  __device__ C k(int32_t child, int c) const { return value(a.p.k[0], a.n.k, a.p.head_size, child, c); }
-  __device__ C v(int32_t child, int c) const { return value(a.p.v, a.n.v, a.p.value_size, child, c); }
+  __device__ C k(int32_t child, int level, int c) const {
+    if (child < 0) return a.n.k[level_row(node(~child), level) + c];
+    return static_cast<C>(key_row<const S>(a.p.k[level], child, level)[c * a.p.k[level].stride[3]]);
+  }
+  __device__ C v(int32_t child, int c) const {
+    if (child < 0) return a.n.v[node(~child) * a.p.value_size + c];
+    return static_cast<C>(key_row<const S>(a.p.v, child)[c * a.p.v.stride[3]]);
+  }
   __device__ C Y(const ConstView& dout, int32_t child, int c) const {
-    return value(dout, a.n.Y, a.p.value_size, child, c);
+    if (child < 0) return a.n.Y[node(~child) * a.p.value_size + c];
+    return static_cast<C>(query_row<const S>(dout, child)[c * dout.stride[3]]);
   }
 
+  __device__ C dot_qk(int32_t x, int32_t y, int level) const {
+    C sum = 0;
+    for (int c = 0; c < a.p.head_size; ++c) sum += q(x, level, c) * k(y, level, c);
+    return sum;
+  }
+  // Of all levels, with their weights.
   __device__ C dot_qk(int32_t x, int32_t y) const {
     C sum = 0;
-    for (int c = 0; c < a.p.head_size; ++c) sum += q(x, c) * k(y, c);
+    for (int level = 0; level < a.p.levels; ++level) sum += level_weight(level) * dot_qk(x, y, level);
     return sum;
   }
   __device__ C dot_Yv(const ConstView& dout, int32_t x, int32_t y) const {

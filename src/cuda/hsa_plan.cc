@@ -18,11 +18,32 @@ std::vector<int32_t> depths_of(const TreeView& tree) {
   return depth;
 }
 
+// Levels whose rows each stand for tokens of one family.
+int owned_levels(const TreeView& tree) {
+  int levels = kMaxLevels;
+  for (int64_t f = 0; f < tree.families; ++f) {
+    int64_t leaves = 0, first = 0, end = 0;
+    for (int32_t at = tree.child_begin[f]; at < tree.child_begin[f + 1]; ++at) {
+      if (tree.children[at] < 0) continue;
+      if (leaves++ == 0) first = tree.children[at];
+      end = tree.children[at] + 1;
+    }
+    if (leaves == 0) continue;
+    if (leaves < tree.child_begin[f + 1] - tree.child_begin[f] || end - first != leaves) return 1;
+    while (levels > 1 && ((first >> (levels - 1) << (levels - 1)) != first ||
+                          ((end >> (levels - 1) << (levels - 1)) != end && end != tree.tokens)))
+      --levels;
+  }
+  return levels;
+}
+
 }  // namespace
 
 Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
   *plan = {};
   if (Status s = hsa_check_trees(p); !s.ok()) return s;
+  plan->levels = p.levels;
+  plan->owned_levels = kMaxLevels;
   int64_t children = 0;
   std::vector<std::vector<int32_t>> depths(p.sequences);
   for (int64_t n = 0; n < p.sequences; ++n) {
@@ -31,6 +52,7 @@ Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
     plan->families += tree.families;
     plan->leaves += tree.tokens;
     if (tree.families > 0) children += tree.child_begin[tree.families];
+    plan->owned_levels = std::min(plan->owned_levels, owned_levels(tree));
     for (const int32_t depth : depths[n]) {
       if (static_cast<size_t>(depth) + 2 > plan->depth_begin.size()) plan->depth_begin.resize(depth + 2, 0);
       ++plan->depth_begin[depth + 1];
@@ -48,7 +70,7 @@ Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
   plan->sequence = take(plan->families);
   plan->kind = take(plan->families);
   plan->batch_of = take(p.sequences);
-  plan->first_token = take(p.sequences);
+  plan->first_row = take(p.sequences * p.levels);
   plan->leaf_begin = take(p.sequences);
   plan->roots = take(p.sequences);
   plan->numbers.assign(used, 0);
@@ -61,7 +83,9 @@ Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
   for (int64_t n = 0; n < p.sequences; ++n) {
     for (const int32_t depth : depths[n]) renumbered[n].push_back(static_cast<int32_t>(next[depth]++));
     numbers[plan->batch_of + n] = static_cast<int32_t>(p.batch_of[n]);
-    numbers[plan->first_token + n] = static_cast<int32_t>(p.first_token[n]);
+    for (int l = 0; l < p.levels; ++l)
+      numbers[plan->first_row + l * p.sequences + n] =
+          static_cast<int32_t>(l == 0 ? p.first_token[n] : p.first_row[l][n]);
     numbers[plan->leaf_begin + n] = static_cast<int32_t>(leaf);
     numbers[plan->roots + n] = p.trees[n].families > 0 ? renumbered[n][0] : -1;
     leaf += p.trees[n].tokens;

@@ -23,14 +23,15 @@ __global__ void __launch_bounds__(kFamilyThreads)
   C total = 0;
   for (int x = 0; x < size; ++x) total += head.weight(children[x]);
   const C inverse = total > 0 ? C(1) / total : C(0);
-  const int width = a.p.head_size, values = a.p.v.data == nullptr ? 0 : a.p.value_size;
+  const int d = a.p.head_size, width = a.p.levels * d, values = a.p.v.data == nullptr ? 0 : a.p.value_size;
   for (int c = thread; c < 2 * width + values; c += kFamilyThreads) {
+    const int level = c % width / d, channel = c % width % d;
     C sum = 0;
     for (int x = 0; x < size; ++x) {
       const C w = head.weight(children[x]);
       if (!(w > 0)) continue;  // padding may hold anything
-      sum += w * (c < width       ? head.q(children[x], c)
-                  : c < 2 * width ? head.k(children[x], c - width)
+      sum += w * (c < width       ? head.q(children[x], level, channel)
+                  : c < 2 * width ? head.k(children[x], level, channel)
                                   : head.v(children[x], c - 2 * width));
     }
     (c < width       ? a.n.q[node * width + c]

@@ -20,17 +20,21 @@ template <class S>
 struct StreamKeys {
   using C = typename ComputeOf<S>::Type;
   const StreamArgs<S>& a;
-  int64_t batch, key_head;
+  int batch, key_head, key_stream;
 
-  __device__ StreamKeys(const StreamArgs<S>& args, int64_t b, int64_t h) : a(args), batch(b), key_head(h) {}
+  __device__ StreamKeys(const StreamArgs<S>& args, int b, int h)
+      : a(args), batch(b), key_head(h), key_stream(b * static_cast<int>(args.p.key_heads) + h) {}
+  // All key streams, one after the other.
+  __device__ StreamKeys(const StreamArgs<S>& args, int stream)
+      : StreamKeys(args, stream / static_cast<int>(args.p.key_heads), stream % static_cast<int>(args.p.key_heads)) {}
 
-  __device__ int64_t key_stream() const { return batch * a.p.key_heads + key_head; }
   __device__ int size(int height) const { return a.heights.size[height]; }
+  __device__ int ancestor(int height, int t) const { return a.heights.by_size[height].quotient(t); }
   __device__ int count(int height) const { return a.heights.nodes[height]; }
   __device__ int64_t node(int height, int n) const {
-    return key_stream() * a.heights.total + a.heights.offset[height] + n;
+    return static_cast<int64_t>(key_stream) * a.heights.total + a.heights.offset[height] + n;
   }
-  __device__ int64_t leaf(int t) const { return key_stream() * a.p.tokens + t; }
+  __device__ int64_t leaf(int t) const { return key_stream * a.p.tokens + t; }
   __device__ int children(int height, int n) const {
     return min(a.p.branching, count(height - 1) - n * a.p.branching);  // of both sides, the last node may be cut short
   }
@@ -46,6 +50,7 @@ struct StreamKeys {
   // What an entry adds to all scores; -inf hides it.
   __device__ C term(int height, int n) const {
     if (height > 0) return a.term[node(height, n)];
+    if (a.p.weights.data == nullptr) return kappa(0, n);
     const C w = weight(n);
     return w > 0 ? log(w) + kappa(0, n) : -static_cast<C>(INFINITY);
   }
@@ -70,7 +75,7 @@ struct StreamKeys {
 
   // The entries that a query below `ancestor`, a node of this height, sees.
   __device__ SeenEntries seen(int height, int ancestor) const {
-    const int b = a.p.branching, near = a.heights.near, family = ancestor / b;
+    const int b = a.p.branching, near = a.heights.near, family = a.heights.branching.quotient(ancestor);
     const int first = max(0, family - near + 1) * b;
     if (!a.p.both_sides) return {first, height == 0 ? ancestor + 1 : ancestor - near + 1, 0, 0};
     const int64_t end = (static_cast<int64_t>(family) + near) * b;
@@ -95,7 +100,7 @@ struct StreamKeys {
     int64_t node;
   };
   __device__ Parent parent(int height, int n) const {
-    const int above = n / a.p.branching;
+    const int above = a.heights.branching.quotient(n);
     if (height + 1 >= a.heights.count || above >= count(height + 1)) return {C(0), 0};
     const int64_t at = node(height + 1, above);
     const C w = mass(height, n);
@@ -136,12 +141,13 @@ template <class S>
 struct StreamHead : StreamKeys<S> {
   using C = typename ComputeOf<S>::Type;
   using StreamKeys<S>::a;
-  int64_t head, stream;
+  int head, stream;
 
-  __device__ StreamHead(const StreamArgs<S>& args, int64_t query_stream)
-      : StreamKeys<S>(args, query_stream / args.p.heads,
-                      query_stream % args.p.heads / (args.p.heads / args.p.key_heads)),
-        head(query_stream % args.p.heads),
+  // All query streams, one after the other.
+  __device__ StreamHead(const StreamArgs<S>& args, int query_stream)
+      : StreamKeys<S>(args, args.heights.heads.quotient(query_stream),
+                      args.heights.group.quotient(args.heights.heads.remainder(query_stream))),
+        head(args.heights.heads.remainder(query_stream)),
         stream(query_stream) {}
 
   __device__ int64_t token(int t) const { return stream * a.p.tokens + t; }
@@ -149,13 +155,22 @@ struct StreamHead : StreamKeys<S> {
     return a.p.level_weights == nullptr ? C(1)
                                         : static_cast<const C*>(a.p.level_weights)[head * a.p.levels + level];
   }
-  // Index into the position table of node n for a query below `ancestor`, both of this height; -1 for none.
+  // Index into the position table of node n for a query below `ancestor`, both of this height; -1 for none. It is the
+  // sum of a part of the query and one of the node.
   __device__ int64_t position(int height, int ancestor, int n) const {
-    if (a.p.positions == nullptr || height >= a.p.heights || (height == 0 && ancestor == n)) return -1;
-    const int b = a.p.branching, ahead = a.p.both_sides ? a.p.near - 1 : 0;
+    if (!has_positions(height) || (height == 0 && ancestor == n)) return -1;
+    return position_row(height, ancestor) + position_column(n);
+  }
+  __device__ bool has_positions(int height) const { return a.p.positions != nullptr && height < a.p.heights; }
+  __device__ int64_t position_row(int height, int ancestor) const {
+    const int b = a.p.branching, family = a.heights.branching.quotient(ancestor);
     const int64_t distances = a.p.both_sides ? 2 * int64_t{a.p.near} - 1 : a.p.near;
-    const int64_t table = (head * a.p.heights + height) * distances + (ancestor / b - n / b + ahead);
-    return (table * b + ancestor % b) * b + n % b;
+    const int64_t table = (head * a.p.heights + height) * distances + family + (a.p.both_sides ? a.p.near - 1 : 0);
+    return (table * b + (ancestor - family * b)) * b;
+  }
+  __device__ int position_column(int n) const {
+    const int b = a.p.branching, family = a.heights.branching.quotient(n);
+    return n - family * b - family * b * b;
   }
   __device__ C position_bias(int64_t at) const { return at < 0 ? C(0) : static_cast<const C*>(a.p.positions)[at]; }
 };

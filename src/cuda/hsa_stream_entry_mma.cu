@@ -50,8 +50,10 @@ struct EntrySplit {
   bool later;
 };
 EntrySplit entry_split(const HsaStreamProblem& p, const StreamHeights& heights, int height) {
-  const int64_t b = p.branching, families = (kEntryRows + b - 2) / b + 1;
-  const int64_t around = p.both_sides ? 2 * int64_t{heights.near} - 1 : heights.near;
+  const int64_t b = p.branching;
+  const bool aligned = kEntryRows % b == 0 || b % kEntryRows == 0;  // tiles do not cut families
+  const int64_t families = aligned ? std::max<int64_t>(1, kEntryRows / b) : (kEntryRows + b - 2) / b + 1;
+  const int64_t around = (p.both_sides ? 2 : 1) * (int64_t{heights.near} - 1);
   const int64_t span = std::min(p.tokens, (families + around) * b * heights.size[height] + kTileRows);
   const int64_t queries = span * (p.heads / p.key_heads);
   const int splits = static_cast<int>((queries + kSplitQueries - 1) / kSplitQueries);
@@ -106,7 +108,7 @@ struct EntryBlock {
     QueryNumbers x{{0, 0, 0, 0}, -INFINITY, 0.0f};
     if (i < end) {
       const float lse = static_cast<const float*>(a.o.lse)[head.token(i)];
-      if (lse != -INFINITY) x = {keys.seen(height, i / keys.size(height)), lse, a.deltas[head.token(i)]};
+      if (lse != -INFINITY) x = {keys.seen(height, keys.ancestor(height, i)), lse, a.deltas[head.token(i)]};
     }
     numbers(stage)[threadIdx.x] = x;
   }
@@ -126,13 +128,14 @@ struct EntryBlock {
     }
     rows_by_rows<T, D>(ds, tiles.value_tile() + warp_rows * D * 2, dout_tile(stage) + query * D * 2);
     const QueryNumbers* const at = numbers(stage) + query;
+    const bool positioned = head.has_positions(height);
     each_of_tile([&](int half, int n, int i, int y) {
       const int entry = first + warp_rows + tile_row(half);
       const QueryNumbers& x = at[y];
       float weight = 0;
       if (x.seen.contains(entry) && term[half] != -INFINITY) {
         const int64_t position =
-            p.positions == nullptr ? -1 : head.position(height, (i0 + query + y) / keys.size(height), entry);
+            positioned ? head.position(height, keys.ancestor(height, i0 + query + y), entry) : int64_t{-1};
         weight = fast_exp2((s[n][i] + term[half] + head.position_bias(position) - x.lse) * kLog2e);
       }
       s[n][i] = weight;
@@ -190,20 +193,21 @@ struct EntryBlock {
 
   // All queries of a split.
   __device__ void add_split(int split, int splits, int stage_count) {
-    const int64_t group = a.p.heads / a.p.key_heads;
+    const int group = static_cast<int>(a.heights.group.value);
     const int begin = keys.first_query(height, first) / kTileRows * kTileRows;
     const int end = keys.end_query(height, min(first + kEntryRows, count) - 1);
-    const int64_t chunks = (max(0, end - begin) + kEntryQueries - 1) / kEntryQueries, all = group * chunks;
-    const int64_t from = all * split / splits, to = all * (split + 1) / splits;
-    auto head_of = [&](int64_t item) {
-      return StreamHead<T>(a, keys.batch * a.p.heads + keys.key_head * group + item / chunks);
+    const int chunks = (max(0, end - begin) + kEntryQueries - 1) / kEntryQueries, all = group * chunks;
+    const int from = static_cast<int>(int64_t{all} * split / splits),
+              to = static_cast<int>(int64_t{all} * (split + 1) / splits);
+    auto head_of = [&](int item) {
+      return StreamHead<T>(a, keys.key_stream * group + item / chunks);
     };
-    auto query_of = [&](int64_t item) { return begin + static_cast<int>(item % chunks) * kEntryQueries; };
-    auto stage_of = [&](int64_t item) {
+    auto query_of = [&](int item) { return begin + item % chunks * kEntryQueries; };
+    auto stage_of = [&](int item) {
       return stages + (stage_count == 2 ? (item - from) % 2 : 0) * Layout::stage(a.p.levels);
     };
     if (stage_count == 2 && from < to) load(head_of(from), query_of(from), stage_of(from));
-    for (int64_t item = from; item < to; ++item) {
+    for (int item = from; item < to; ++item) {
       if (stage_count == 2 && item + 1 < to) {
         load(head_of(item + 1), query_of(item + 1), stage_of(item + 1));
         cp_async_wait<1>();
@@ -300,10 +304,10 @@ __global__ void __launch_bounds__(kEntryThreads, D == 64 && kLevels <= 3 ? 2 : 1
     stream_mma_entry_kernel(const __grid_constant__ StreamArgs<T> a, int height, EntrySplit split, int stages) {
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ float kappas[2][4][kTileRows];
-  const int64_t item = blockIdx.x, stream = item / split.splits / split.tiles;
-  const StreamKeys<T> keys(a, stream / a.p.key_heads, stream % a.p.key_heads);
-  EntryBlock<T, D, kLevels> block(keys, height, static_cast<int>(item / split.splits % split.tiles) * kEntryRows, memory);
-  block.add_split(static_cast<int>(item % split.splits), split.splits, stages);
+  const int item = static_cast<int>(blockIdx.x), tile = item / split.splits;
+  const StreamKeys<T> keys(a, tile / split.tiles);
+  EntryBlock<T, D, kLevels> block(keys, height, tile % split.tiles * kEntryRows, memory);
+  block.add_split(item % split.splits, split.splits, stages);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float sum = quad_sum(block.dkappa[half]);
@@ -316,7 +320,7 @@ __global__ void __launch_bounds__(kEntryThreads, D == 64 && kLevels <= 3 ? 2 : 1
   }
   const HsaStreamProblem& p = a.p;
   const int channels = p.levels * p.head_size + p.value_size + 1;
-  float* const to = a.partials + item * kEntryRows * channels;
+  float* const to = a.partials + int64_t{item} * kEntryRows * channels;
   block.each_sum([&](int half, int tensor, int channel, float2 x) {
     float* at = to + (block.warp_rows + tile_row(half)) * channels + tensor * p.head_size + channel;
     at[0] = x.x, at[1] = x.y;
@@ -337,7 +341,7 @@ __global__ void stream_reduce_splits_kernel(const __grid_constant__ StreamArgs<T
   const int64_t item = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t stream = item / width / rows;
   if (stream >= p.batch * p.key_heads) return;
-  const StreamKeys<T> keys(a, stream / p.key_heads, stream % p.key_heads);
+  const StreamKeys<T> keys(a, static_cast<int>(stream));
   const int row = static_cast<int>(item / width % rows), c = static_cast<int>(item % width);
   const int channels = p.levels * p.head_size + p.value_size + 1;
   const int at = c < p.head_size ? level * p.head_size + c : p.levels * p.head_size + c - p.head_size;

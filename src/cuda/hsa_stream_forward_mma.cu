@@ -8,22 +8,25 @@ template <class T, int D>
 __global__ void __launch_bounds__(kQueryThreads, 2)
     stream_mma_forward_kernel(const __grid_constant__ StreamArgs<T> a, int tiles, QueryShape shape) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const StreamHead<T> head(a, blockIdx.x / tiles);
-  const QueryBlock<T, D> queries(head, shape, static_cast<int>(blockIdx.x % tiles) * kQueryRows, memory,
+  const StreamHead<T> head(a, static_cast<int>(blockIdx.x) / tiles);
+  const QueryBlock<T, D> queries(head, shape, static_cast<int>(blockIdx.x) % tiles * kQueryRows, memory,
                                  query_rows(a.p.levels) * D * 2);
   float acc[D / 8][4] = {};
   TileSoftmax softmax;
   queries.each_tile([&](float(&s)[2][4], const EntryRange<T, D>& range, const auto&) {
     float rescale[2];
     softmax.add(s, rescale);
+    if (__any_sync(~0u, rescale[0] != 1 || rescale[1] != 1)) {
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) acc[n][i] *= rescale[i / 2];
+      }
+    }
     uint32_t left[4];
     tile_operand<T>(left, s);
 #pragma unroll
-    for (int n = 0; n < D / 8; n += 2) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) acc[n][i] *= rescale[i / 2], acc[n + 1][i] *= rescale[i / 2];
-      by_rows<T, D>(acc[n], acc[n + 1], left, range.value_tile(), n);
-    }
+    for (int n = 0; n < D / 8; n += 2) by_rows<T, D>(acc[n], acc[n + 1], left, range.value_tile(), n);
   });
   const Rows<T> out = rows_of<T>(a.o.out, head.batch, head.head);
 #pragma unroll

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "cuda/divide.h"
 #include "cuda/storage.h"
 #include "strata/cuda.h"
 
@@ -16,6 +17,8 @@ struct StreamHeights {
   static constexpr int kMax = 32;
   int near = 1;  // at most the number of tokens
   int count = 1;
+  Divisor branching, heads, group;  // group: query heads of a key head
+  Divisor by_size[kMax];
   int total = 0;     // inner nodes
   int size[kMax];    // tokens of a node
   int offset[kMax];  // of a height's first node among all inner nodes
@@ -81,6 +84,9 @@ cudaError_t hsa_stream_step_simt(const HsaStreamStep& s, cudaStream_t stream);
 inline StreamHeights heights_of(const HsaStreamProblem& p) {
   StreamHeights heights{};
   heights.near = static_cast<int>(std::min<int64_t>(p.near, p.tokens));
+  heights.branching = Divisor(p.branching);
+  heights.heads = Divisor(p.heads);
+  heights.group = Divisor(p.heads / p.key_heads);
   heights.size[0] = 1;
   heights.nodes[0] = static_cast<int>(p.tokens);
   for (int64_t size = p.branching;; size *= p.branching) {
@@ -88,6 +94,7 @@ inline StreamHeights heights_of(const HsaStreamProblem& p) {
     const int64_t all = (p.tokens + size - 1) / size;
     if (all <= p.near) return heights;
     heights.size[heights.count] = static_cast<int>(size);
+    heights.by_size[heights.count] = Divisor(size);
     heights.offset[heights.count] = heights.total;
     heights.nodes[heights.count] = static_cast<int>(p.both_sides ? all : all - p.near);
     heights.total += heights.nodes[heights.count];

@@ -30,20 +30,28 @@ inline QueryShape query_shape(const HsaStreamProblem& p, bool backward) {
   const int D = has_small_heads(p) ? 64 : 128;
   const int queries = query_rows(p.levels) * D * 2;
   const int gradients = backward ? kQueryRows * D * 2 + kQueryWarps * coarse_rows(p.levels) * D * 4 : 0;
-  for (const QueryShape shape : {QueryShape{32, 2, 0}, QueryShape{32, 1, 0}, QueryShape{16, 1, 0}}) {
+  // Large chunks as long as several blocks fit into a multiprocessor.
+  for (const QueryShape shape : {QueryShape{64, 2, 80 << 10}, QueryShape{32, 2, 1 << 20}, QueryShape{32, 1, 1 << 20},
+                                 QueryShape{16, 1, 1 << 20}}) {
     const int memory = queries + gradients + shape.stages * stage_memory(p.levels, shape.rows, D);
-    if (memory <= shared_memory_per_block()) return {shape.rows, shape.stages, memory};
+    if (memory <= std::min(shape.memory, shared_memory_per_block())) return {shape.rows, shape.stages, memory};
   }
   return {};
 }
 
-// Rows 0 .. count - 1 of a tile, by all threads: row(r) is where it lies, null for zeros.
-template <class T, int D, int kThreads, class Row>
-__device__ inline void load_rows(uint32_t tile, int count, int channels, const void* anything, const Row& row) {
-  for (int item = static_cast<int>(threadIdx.x); item < count * (D / 8); item += kThreads) {
-    const int r = item / (D / 8), chunk = item % (D / 8);
-    const T* from = chunk * 8 < channels ? row(r) : nullptr;
-    cp_async(tile + tile_offset<D>(r, chunk), from == nullptr ? anything : from + chunk * 8, from == nullptr ? 0 : 16);
+// Rows 0 .. count - 1 of a tile, by all threads; zeros for those from `present` on and those that are not real(r).
+template <class T, int D, int kThreads, class Real>
+__device__ inline void load_rows(uint32_t tile, const T* rows, int64_t stride, int count, int present, int channels,
+                                 const Real& real) {
+  constexpr int kStep = kThreads / (D / 8);  // rows side by side
+  int r = static_cast<int>(threadIdx.x) / (D / 8);
+  const int chunk = static_cast<int>(threadIdx.x) % (D / 8);
+  if (chunk * 8 >= channels) present = 0;
+  const T* from = rows + r * stride + chunk * 8;
+#pragma unroll 1
+  for (; r < count; r += kStep, from += kStep * stride) {
+    const bool there = r < present && real(r);
+    cp_async(tile + tile_offset<D>(r, chunk), there ? from : rows, there ? 16 : 0);
   }
 }
 
@@ -52,10 +60,8 @@ template <class T, int D, int kThreads, class Real>
 __device__ inline void load_level(uint32_t tile, const Rows<const T>& rows, int level, int first, int span, int end,
                                   int channels, const Real& real) {
   const int begin = first >> level, count = ((first + span - 1) >> level) - begin + 1;
-  load_rows<T, D, kThreads>(tile, count, channels, rows.data, [&](int r) {
-    const int row = begin + r;
-    return (row << level) < end && real(row) ? &rows.at(row, 0) : nullptr;
-  });
+  load_rows<T, D, kThreads>(tile, rows.data + begin * rows.stride, rows.stride, count, ((end - 1) >> level) - begin + 1,
+                            channels, [&](int r) { return real(begin + r); });
 }
 
 // A chunk of entries in shared memory: the keys of every level, then the values, `rows` rows each, and their terms.
@@ -85,14 +91,13 @@ struct EntryTiles {
       load_level<T, D, kThreads>(value_tile(), rows_of<const T>(p.v, batch, head), 0, first, rows, end, p.value_size,
                                  [&](int row) { return keys.is_real(0, row); });
     } else {
-      const T *k = keys.a.rounded_k + keys.key_row(keys.node(height, first), 0),
-              *v = keys.a.rounded_v + keys.node(height, first) * p.value_size;
+      const int64_t node = keys.node(height, first);
+      auto real = [](int) { return true; };
       for (int level = 0; level < p.levels; ++level)
-        load_rows<T, D, kThreads>(key_tile(level), rows, p.head_size, k, [&](int r) {
-          return first + r < end ? k + (int64_t{r} * p.levels + level) * p.head_size : nullptr;
-        });
-      load_rows<T, D, kThreads>(value_tile(), rows, p.value_size, v,
-                                [&](int r) { return first + r < end ? v + int64_t{r} * p.value_size : nullptr; });
+        load_rows<T, D, kThreads>(key_tile(level), keys.a.rounded_k + keys.key_row(node, level),
+                                  int64_t{p.levels} * p.head_size, rows, end - first, p.head_size, real);
+      load_rows<T, D, kThreads>(value_tile(), keys.a.rounded_v + node * p.value_size, p.value_size, rows, end - first,
+                                p.value_size, real);
     }
     const int mine = first + static_cast<int>(threadIdx.x);
     if (static_cast<int>(threadIdx.x) < rows) terms[threadIdx.x] = mine < end ? keys.term(height, mine) : -INFINITY;
@@ -144,8 +149,8 @@ struct QueryBlock {
   };
   __device__ Chunk chunks_from(int height) const {
     for (; height < head.a.heights.count; ++height) {
-      const int size = head.size(height), begin = head.seen(height, first / size).first,
-                end = head.seen(height, last / size).end;
+      const int begin = head.seen(height, head.ancestor(height, first)).first,
+                end = head.seen(height, head.ancestor(height, last)).end;
       if (begin < end) return {height, begin, end};
     }
     return {height, 0, 0};
@@ -154,11 +159,32 @@ struct QueryBlock {
     return c.first + shape.rows < c.end ? Chunk{c.height, c.first + shape.rows, c.end} : chunks_from(c.height + 1);
   }
 
+  // What the two queries of this lane see at a height.
+  struct Sight {
+    int ancestor[2];
+    SeenEntries seen[2];
+    int64_t position_row[2];
+    int warp_first, warp_end;  // of all 16
+  };
+  __device__ Sight sight(int height) const {
+    Sight x;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      x.ancestor[half] = head.ancestor(height, min(mine + tile_row(half), last));
+      x.seen[half] = head.seen(height, x.ancestor[half]);
+      x.position_row[half] = head.has_positions(height) ? head.position_row(height, x.ancestor[half]) : 0;
+    }
+    x.warp_first = __shfl_sync(~0u, x.seen[0].first, 0);
+    x.warp_end = mine <= last ? __shfl_sync(~0u, x.seen[1].end, 31) : 0;
+    return x;
+  }
+
   // f(scores, range, position(half, column)) for every 16 entries of which this warp sees one.
   template <class F>
   __device__ void each_tile(const F& f) const {
     const int heights = head.a.heights.count;
     Chunk now = chunks_from(0);
+    Sight seen = sight(0);
     if (shape.stages == 2) load(now, 0);
     for (int turn = 0; now.height < heights; ++turn) {
       const Chunk next = after(now);
@@ -174,8 +200,9 @@ struct QueryBlock {
         cp_async_wait<0>();
       }
       __syncthreads();
-      if (mine <= last) compute(now, stage(shape.stages == 2 ? turn % 2 : 0), f);
+      compute(now, seen, stage(shape.stages == 2 ? turn % 2 : 0), f);
       __syncthreads();
+      if (next.height != now.height && next.height < heights) seen = sight(next.height);
       now = next;
     }
   }
@@ -185,29 +212,27 @@ struct QueryBlock {
   }
 
   template <class F>
-  __device__ void compute(const Chunk& c, const EntryTiles<T, D>& tiles, const F& f) const {
-    const int height = c.height, size = head.size(height);
-    int ancestor[2];
-    SeenEntries seen[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      ancestor[half] = min(mine + tile_row(half), last) / size;
-      seen[half] = head.seen(height, ancestor[half]);
-    }
-    const int warp_first = __shfl_sync(~0u, seen[0].first, 0), warp_end = __shfl_sync(~0u, seen[1].end, 31);
+  __device__ void compute(const Chunk& c, const Sight& x, const EntryTiles<T, D>& tiles, const F& f) const {
     for (int sub = 0; sub < shape.rows && c.first + sub < c.end; sub += kTileRows) {
-      const EntryRange<T, D> range{tiles, height, c.first, sub};
-      if (range.begin() >= warp_end || range.begin() + kTileRows <= warp_first) continue;
+      const EntryRange<T, D> range{tiles, c.height, c.first, sub};
+      if (range.begin() >= x.warp_end || range.begin() + kTileRows <= x.warp_first) continue;
       float s[2][4] = {};
       add_scores(s, range);
-      auto position = [&](int half, int y) { return head.position(height, ancestor[half], range.begin() + y); };
+      auto position = [&](int half, int y) {
+        return x.position_row[half] + head.position_column(range.begin() + y);
+      };
+      const bool positioned = head.has_positions(c.height);
       each_of_tile([&](int half, int n, int i, int y) {
-        const float add = tiles.terms[sub + y];
-        const bool counts = seen[half].contains(range.begin() + y) && add != -INFINITY;
-        s[n][i] = counts && mine + tile_row(half) <= last ? s[n][i] + add + head.position_bias(position(half, y))
-                                                          : -INFINITY;
+        const int entry = range.begin() + y;
+        const bool seen = x.seen[half].contains(entry);
+        if (positioned && seen && (c.height > 0 || entry != x.ancestor[half]))
+          s[n][i] += head.position_bias(position(half, y));
+        s[n][i] = seen ? s[n][i] + tiles.terms[sub + y] : -INFINITY;
       });
-      f(s, range, position);
+      f(s, range, [&](int half, int y) {
+        const bool own = c.height == 0 && range.begin() + y == x.ancestor[half];
+        return positioned && !own ? position(half, y) : int64_t{-1};
+      });
     }
   }
   // Products of all levels, with their weights and the scale.

@@ -43,22 +43,15 @@ struct CoarseGradients {
   __device__ void add(const float (&ds)[2][4], const EntryRange<T, D>& range, int levels) const {
     float sum[2][4];
     each_of_tile([&](int, int n, int i, int) { sum[n][i] = ds[n][i]; });
-    const int lane_row = lane_of_thread() / 4;
     for (int level = 1; level < levels; ++level) {
-      each_of_tile([&](int half, int n, int i, int) {
-        if (level < 4) {
-          sum[n][i] += __shfl_xor_sync(~0u, sum[n][i], 2 << level);
-        } else if (level == 4 && half == 0) {
-          sum[n][i] += sum[n][i + 2];
-        }
-      });
-      const bool leads = lane_row % (1 << min(level, 3)) == 0, both = level < 4;
+      add_row_pairs(sum, level);
       float own[2][4];
-      each_of_tile([&](int half, int n, int i, int) { own[n][i] = leads && (half == 0 || both) ? sum[n][i] : 0.0f; });
+      each_of_tile([&](int half, int n, int i, int) {
+        own[n][i] = leads_level(tile_row(half), level) ? sum[n][i] : 0.0f;
+      });
       uint32_t left[4];
       tile_operand<T>(left, own);
       const int slot = range.key_slot(level, left_lane_row());
-      const int last_row = min(level, 4);
 #pragma unroll
       for (int n = 0; n < D / 8; n += 2) {
         float x[2][4] = {};
@@ -67,8 +60,8 @@ struct CoarseGradients {
         for (int m = 0; m < 2; ++m) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            if (!leads || (half == 1 && !both)) continue;
-            float2& to = *reinterpret_cast<float2*>(row(level, (lane_row + 8 * half) >> last_row) + 8 * (n + m) +
+            if (!leads_level(tile_row(half), level)) continue;
+            float2& to = *reinterpret_cast<float2*>(row(level, tile_row(half) >> min(level, 4)) + 8 * (n + m) +
                                                     2 * (lane_of_thread() % 4));
             to.x += x[m][2 * half], to.y += x[m][2 * half + 1];
           }
@@ -127,8 +120,8 @@ __global__ void __launch_bounds__(kQueryThreads, D == 64 ? 2 : 1)
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ float scratch[kQueryWarps];
   const HsaStreamProblem& p = a.p;
-  const StreamHead<T> head(a, blockIdx.x / tiles);
-  const int tile = static_cast<int>(blockIdx.x % tiles), q_bytes = query_rows(p.levels) * D * 2,
+  const StreamHead<T> head(a, static_cast<int>(blockIdx.x) / tiles);
+  const int tile = static_cast<int>(blockIdx.x) % tiles, q_bytes = query_rows(p.levels) * D * 2,
             dout_bytes = kQueryRows * D * 2, coarse = coarse_rows(p.levels) * D;
   const QueryBlock<T, D> queries(head, shape, tile * kQueryRows, memory,
                                  q_bytes + dout_bytes + kQueryWarps * coarse * 4);

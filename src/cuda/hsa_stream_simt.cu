@@ -29,7 +29,7 @@ struct Query {
   template <class F>
   __device__ void each_entry(const F& f) const {
     for (int height = 0; height < head.a.heights.count; ++height) {
-      const int ancestor = i / head.size(height);
+      const int ancestor = head.ancestor(height, i);
       const SeenEntries seen = head.seen(height, ancestor);
       for (int n = seen.first; n < seen.end; ++n) {
         if (seen.contains(n)) visit(height, ancestor, n, f);
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) stream_forward_kernel(const __grid_c
   using C = typename ComputeOf<S>::Type;
   const int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + warp_of_thread();
   if (item >= a.p.batch * a.p.heads * a.p.tokens) return;
-  const StreamHead<S> head(a, item / a.p.tokens);
+  const StreamHead<S> head(a, static_cast<int>(item / a.p.tokens));
   const Query<S> query(head, static_cast<int>(item % a.p.tokens));
   OnlineSoftmax<C> softmax;
   C acc[kLaneChannels] = {};
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) stream_delta_kernel(const __grid_con
   using C = typename ComputeOf<S>::Type;
   const int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + warp_of_thread();
   if (item >= a.p.batch * a.p.heads * a.p.tokens) return;
-  const StreamHead<S> head(a, item / a.p.tokens);
+  const StreamHead<S> head(a, static_cast<int>(item / a.p.tokens));
   const int64_t i = item % a.p.tokens;
   const Rows<const S> dout = rows_of<const S>(a.g.dout, head.batch, head.head),
                       out = rows_of<const S>(a.o.out, head.batch, head.head);
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + warp_of_thread();
   const int64_t rows = rows_of_level(a.p.tokens, level);
   if (item >= a.p.batch * a.p.heads * rows) return;
-  const StreamHead<S> head(a, item / rows);
+  const StreamHead<S> head(a, static_cast<int>(item / rows));
   const int64_t row = item % rows, end = min(a.p.tokens, (row + 1) << level);
   const Rows<const S> dout = rows_of<const S>(a.g.dout, head.batch, head.head);
   C dq[kLaneChannels] = {};
@@ -148,14 +148,14 @@ struct EntryGradient {
     if (term == -static_cast<C>(INFINITY)) return;
     const int64_t group = a.p.heads / a.p.key_heads;
     for (int64_t g = 0; g < group; ++g) {
-      const StreamHead<S> head(a, keys.batch * a.p.heads + keys.key_head * group + g);
+      const StreamHead<S> head(a, static_cast<int>(keys.key_stream * group + g));
       for (int i = keys.first_query(height, n) + warp_of_thread(); i < keys.end_query(height, n); i += kWarps)
         add_query(head, n, i, term);
     }
   }
   __device__ void add_query(const StreamHead<S>& head, int n, int i, C term) {
     const C lse = static_cast<const C*>(a.o.lse)[head.token(i)];
-    const int ancestor = i / head.size(height);
+    const int ancestor = head.ancestor(height, i);
     if (lse == -static_cast<C>(INFINITY) || !head.seen(height, ancestor).contains(n)) return;
     const Query<S> query(head, i);
     const C p = exp(query.score(height, n) + term + head.position_bias(head.position(height, ancestor, n)) - lse);
@@ -176,8 +176,7 @@ __global__ void __launch_bounds__(kThreads)
     stream_entry_gradient_kernel(const __grid_constant__ StreamArgs<S> a, int height, int level, int rows) {
   using C = typename ComputeOf<S>::Type;
   __shared__ C sums[kWarps][2 * kMaxHeadSize + 1];
-  const int64_t stream = blockIdx.x / rows;
-  const StreamKeys<S> keys(a, stream / a.p.key_heads, stream % a.p.key_heads);
+  const StreamKeys<S> keys(a, static_cast<int>(blockIdx.x) / rows);
   const int row = static_cast<int>(blockIdx.x % rows), warp = warp_of_thread();
   const int d = a.p.head_size, values = level == 0 ? a.p.value_size : 0;
   const int first = height == 0 ? row << level : row;

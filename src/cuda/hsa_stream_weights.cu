@@ -14,8 +14,7 @@ __global__ void __launch_bounds__(kThreads)
   using C = typename ComputeOf<S>::Type;
   const int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + warp_of_thread();
   if (item >= a.p.batch * a.p.key_heads * count) return;
-  const int64_t stream = item / count;
-  const StreamKeys<S> keys(a, stream / a.p.key_heads, stream % a.p.key_heads);
+  const StreamKeys<S> keys(a, static_cast<int>(item / count));
   const int n = static_cast<int>(item % count), lane = lane_of_thread();
   const int values = a.p.value_size;
   const C mass = keys.mass(height, n);

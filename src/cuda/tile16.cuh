@@ -70,6 +70,40 @@ __device__ inline void by_rows(float (&x0)[4], float (&x1)[4], const uint32_t (&
   by_rows<T, D>(x0, x1, left, rows, left_lane_row(), n);
 }
 
+// Sums over coarse rows of a level, 2^level neighbouring rows (or columns) of a 16 x 16 matrix, at most all 16 of them.
+// They are made one level after the other, and stay in the first row of the coarse row; the others hold what is left of
+// levels before.
+__device__ inline void add_row_pairs(float (&x)[2][4], int level) {
+  each_of_tile([&](int half, int n, int i, int) {
+    if (level < 4) {
+      x[n][i] += __shfl_xor_sync(~0u, x[n][i], 2 << level);
+    } else if (level == 4 && half == 0) {
+      x[n][i] += x[n][i + 2];
+    }
+  });
+}
+__device__ inline void add_column_pairs(float (&x)[2][4], int level) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      if (level == 1) x[n][2 * half] += x[n][2 * half + 1];
+      if (level == 2 || level == 3) x[n][2 * half] += __shfl_xor_sync(~0u, x[n][2 * half], level - 1);
+    }
+    if (level == 4) x[0][2 * half] += x[1][2 * half];
+  }
+}
+__device__ inline bool leads_level(int row, int level) { return row % (1 << min(level, 4)) == 0; }
+
+// The same for a number of every row.
+__device__ inline void add_row_pairs(float (&x)[2], int level) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (level < 4) x[half] += __shfl_xor_sync(~0u, x[half], 2 << level);
+  }
+  if (level == 4) x[0] += x[1];
+}
+
 // The online softmax (online_softmax.cuh) of this lane's two rows of a tile, natural base. The sums are those of this
 // lane alone; quad_sum completes them.
 struct TileSoftmax {

@@ -34,8 +34,8 @@ struct CachedPlan {
   bool packed = false;
   cuda::Stream stream = nullptr;  // on which `numbers` is copied; on other streams the copy may not be finished
 
-  bool is_of(const Tensor& like, at::TensorList list, bool is_packed) const {
-    if (list.size() != trees.size() || packed != is_packed || numbers.device() != like.device() ||
+  bool is_of(const Tensor& like, at::TensorList list, bool is_packed, int levels) const {
+    if (list.size() != trees.size() || packed != is_packed || plan.levels != levels || numbers.device() != like.device() ||
         stream != stream_of(like))
       return false;
     for (size_t i = 0; i < trees.size(); ++i) {
@@ -55,7 +55,7 @@ std::shared_ptr<const CachedPlan> plan_of(const Tensor& like, at::TensorList tre
   const bool packed = p.sequences > 1 && p.batch_of[1] == 0;
   const std::lock_guard lock(mutex);
   for (const auto& plan : kept) {
-    if (plan->is_of(like, trees, packed)) return plan;
+    if (plan->is_of(like, trees, packed, p.levels)) return plan;
   }
   auto plan = std::make_shared<CachedPlan>();
   throw_if_failed(cuda::hsa_plan(p, &plan->plan));
