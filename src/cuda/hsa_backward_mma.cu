@@ -8,9 +8,9 @@
 namespace strata::cuda {
 namespace {
 
-template <class T, int D>
-struct BackwardFamily : FamilyTile<T, D> {
-  using Base = FamilyTile<T, D>;
+template <class T, int D, bool kOneLevel>
+struct BackwardFamily : FamilyTile<T, D, kOneLevel> {
+  using Base = FamilyTile<T, D, kOneLevel>;
   float P[2][4] = {}, R[2][4] = {}, Z[2], mu[2] = {};
 
   __device__ BackwardFamily(const HsaArgs<T>& a, const ConstView& dout, int64_t family, int64_t head, uint32_t memory)
@@ -40,7 +40,7 @@ struct BackwardFamily : FamilyTile<T, D> {
     float sum = fbar * ((this->lane < 8 ? low : high) - n.f[this->node]);
     if (!root) {
       sum += n.dkappa[this->node] * (this->head.kappa(this->child) - n.kappa[this->node]);
-      for (int level = 0; level < this->a.p.levels; ++level) {
+      for (int level = 0; level < this->levels(); ++level) {
         const int64_t at = this->head.level_row(this->node, level);
         sum += difference(this->q_tile(level), level, n.dq + at, n.q + at, this->a.p.head_size) +
                difference(this->k_tile(level), level, n.dk + at, n.k + at, this->a.p.head_size);
@@ -63,15 +63,15 @@ struct BackwardFamily : FamilyTile<T, D> {
   }
 };
 
-template <class T, int D>
+template <class T, int D, bool kOneLevel>
 __global__ void __launch_bounds__(32 * kFamilyWarps)
     hsa_mma_mass_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ ConstView dout, int64_t first,
                         int64_t families, int warp_memory) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const FamilyItem item(first, families, a.p.heads);
   if (!item.exists) return;
-  const BackwardFamily<T, D> f(a, dout, item.family, item.head,
-                               shared_address(memory) + warp_of_thread() * warp_memory);
+  const BackwardFamily<T, D, kOneLevel> f(a, dout, item.family, item.head,
+                                          shared_address(memory) + warp_of_thread() * warp_memory);
   f.store_node(f.Z);
   // Rows that do not count are zeros.
   f.sum_rows(f.Y_tile(), 0, a.n.Y + f.node * a.p.value_size, a.p.value_size, 1.0f, 1.0f);
@@ -101,14 +101,14 @@ struct GradientArgs {
 };
 
 // A family on the way down: G and, in P, m P. The diagonal of a node goes down and becomes zero.
-template <class T, int D>
-struct GradientFamily : BackwardFamily<T, D> {
+template <class T, int D, bool kOneLevel>
+struct GradientFamily : BackwardFamily<T, D, kOneLevel> {
   const GradientArgs<T>& args;
   float m, fbar, share[2], G[2][4];
   int32_t children[2];  // of this lane's rows
 
   __device__ GradientFamily(const GradientArgs<T>& all, const FamilyItem& item, uint32_t memory)
-      : BackwardFamily<T, D>(all.a, all.g.dout, item.family, item.head, memory), args(all) {
+      : BackwardFamily<T, D, kOneLevel>(all.a, all.g.dout, item.family, item.head, memory), args(all) {
     const HsaArgs<T>& a = args.a;
     m = args.root ? 1.0f : a.n.m[this->node];
     fbar = !args.root                 ? a.n.fbar[this->node]
@@ -217,10 +217,10 @@ struct GradientFamily : BackwardFamily<T, D> {
   __device__ void store_levels(uint32_t scratch) const {
     const HsaProblem& p = args.a.p;
     const LeafGradients<float>& later = args.a.later;
-    const int width = p.levels * p.head_size;
+    const int width = this->levels() * p.head_size;
     float rows[2][4], columns[2][4], shares[2] = {share[0], share[1]};
     this->each([&](int, int n, int i, int) { rows[n][i] = columns[n][i] = G[n][i]; });
-    for (int level = 0; level < p.levels; ++level) {
+    for (int level = 0; level < this->levels(); ++level) {
       if (level > 0) {
         add_row_pairs(rows, level);
         add_column_pairs(columns, level);
@@ -263,7 +263,7 @@ struct GradientFamily : BackwardFamily<T, D> {
   }
 };
 
-template <class T, int D>
+template <class T, int D, bool kOneLevel>
 __global__ void __launch_bounds__(32 * kFamilyWarps)
     hsa_mma_gradient_kernel(const __grid_constant__ GradientArgs<T> args, int64_t first, int64_t families,
                             int warp_memory) {
@@ -272,19 +272,19 @@ __global__ void __launch_bounds__(32 * kFamilyWarps)
   if (!item.exists) return;
   const uint32_t start = shared_address(memory) + warp_of_thread() * warp_memory,
                  scratch = start + warp_memory - kFamilyScratch;
-  const GradientFamily<T, D> f(args, item, start);
+  const GradientFamily<T, D, kOneLevel> f(args, item, start);
   f.store_scalars();
   f.store_levels(scratch);
   f.store_values(scratch);
 }
 
-template <class T, int D>
+template <class T, int D, bool kOneLevel>
 cudaError_t backward(const HsaCall& call, const HsaGradients& g) {
   const HsaPlan& plan = call.plan;
   const FixedPointTable positions = position_gradients(call, g);
   const GradientArgs<T> args{hsa_args<T>(call, &g, true), g, positions.data, false};
-  const auto up = hsa_mma_mass_kernel<T, D>;
-  const auto down = hsa_mma_gradient_kernel<T, D>;
+  const auto up = hsa_mma_mass_kernel<T, D, kOneLevel>;
+  const auto down = hsa_mma_gradient_kernel<T, D, kOneLevel>;
   const int warp_memory = family_memory(call.p, true), memory = FamilyLaunch(call, 0, true).memory;
   if (const cudaError_t e = allow_shared_memory(up, memory); e != cudaSuccess) return e;
   if (const cudaError_t e = allow_shared_memory(down, memory); e != cudaSuccess) return e;
@@ -309,7 +309,10 @@ cudaError_t backward(const HsaCall& call, const HsaGradients& g) {
 
 cudaError_t hsa_backward_mma(const HsaCall& call, const HsaGradients& g) {
   return with_16_bit_storage(call.p.dtype, [&](auto t) {
-    return has_small_heads(call.p) ? backward<decltype(t), 64>(call, g) : backward<decltype(t), 128>(call, g);
+    using T = decltype(t);
+    const bool one_level = call.p.levels == 1;
+    if (has_small_heads(call.p)) return one_level ? backward<T, 64, true>(call, g) : backward<T, 64, false>(call, g);
+    return one_level ? backward<T, 128, true>(call, g) : backward<T, 128, false>(call, g);
   });
 }
 

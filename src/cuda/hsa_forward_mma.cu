@@ -6,14 +6,14 @@ namespace strata::cuda {
 namespace {
 
 // Means, f, and every child's attention on its siblings; that of leaves stays in `out` until the ancestors are known.
-template <class T, int D>
+template <class T, int D, bool kOneLevel>
 __global__ void __launch_bounds__(32 * kFamilyWarps)
     hsa_mma_up_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ View out, int64_t first,
                       int64_t families, int warp_memory) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const FamilyItem item(first, families, a.p.heads);
   if (!item.exists) return;
-  const FamilyTile<T, D> f(a, {}, item.family, item.head, shared_address(memory) + warp_of_thread() * warp_memory);
+  const FamilyTile<T, D, kOneLevel> f(a, {}, item.family, item.head, shared_address(memory) + warp_of_thread() * warp_memory);
   float P[2][4] = {}, Z[2];
   f.attention(P, Z);
   f.store_node(Z);
@@ -89,7 +89,7 @@ template <class T, int D>
 cudaError_t forward(const HsaCall& call, const HsaOutputs& o) {
   const HsaPlan& plan = call.plan;
   const HsaArgs<T> a = hsa_args<T>(call, nullptr, true);
-  const auto up = hsa_mma_up_kernel<T, D>;
+  const auto up = call.p.levels == 1 ? hsa_mma_up_kernel<T, D, true> : hsa_mma_up_kernel<T, D, false>;
   const int warp_memory = family_memory(call.p, false);
   if (const cudaError_t e = allow_shared_memory(up, FamilyLaunch(call, 0, false).memory); e != cudaSuccess) return e;
   for (int64_t depth = depths_of(plan) - 1; depth >= 0; --depth) {

@@ -45,7 +45,8 @@ struct FamilyItem {
 };
 
 // One family and head of a warp: its children's rows in shared memory, their numbers in the lanes (lane x: child x).
-template <class T, int D>
+// kOneLevel: the compiler knows that there is one.
+template <class T, int D, bool kOneLevel>
 struct FamilyTile {
   static constexpr int kTile = kTileRows * D * 2;  // bytes of a tensor
   const HsaArgs<T>& a;
@@ -73,10 +74,10 @@ struct FamilyTile {
     leaves = __all_sync(~0u, lane >= size || child >= 0);
     first_leaf = __shfl_sync(~0u, child, 0);
     const HsaProblem& p = a.p;
-    for (int level = 0; level < p.levels; ++level) {
-      load(q_tile(level), level, p.head_size, p.q[level], a.n.q + level * p.head_size, p.levels * p.head_size,
+    for (int level = 0; level < levels(); ++level) {
+      load(q_tile(level), level, p.head_size, p.q[level], a.n.q + level * p.head_size, levels() * p.head_size,
            [&](int32_t t) { return head.template query_row<const T>(p.q[level], t, level); });
-      load(k_tile(level), level, p.head_size, p.k[level], a.n.k + level * p.head_size, p.levels * p.head_size,
+      load(k_tile(level), level, p.head_size, p.k[level], a.n.k + level * p.head_size, levels() * p.head_size,
            [&](int32_t t) { return head.template key_row<const T>(p.k[level], t, level); });
     }
     load(v_tile(), 0, p.value_size, p.v, a.n.v, p.value_size,
@@ -92,15 +93,21 @@ struct FamilyTile {
     __syncwarp();
   }
 
+  __device__ int levels() const { return kOneLevel ? 1 : a.p.levels; }
   __device__ uint32_t q_tile(int level) const { return tiles + 2 * level * kTile; }
   __device__ uint32_t k_tile(int level) const { return tiles + (2 * level + 1) * kTile; }
-  __device__ uint32_t v_tile() const { return q_tile(a.p.levels); }
-  __device__ uint32_t Y_tile() const { return k_tile(a.p.levels); }
+  __device__ uint32_t v_tile() const { return q_tile(levels()); }
+  __device__ uint32_t Y_tile() const { return k_tile(levels()); }
   // The row of a level's tiles that child x has.
   __device__ int slot(int level, int x) const {
-    return leaves ? ((first_leaf + x) >> level) - (first_leaf >> level) : x;
+    return leaves && !kOneLevel ? ((first_leaf + x) >> level) - (first_leaf >> level) : x;
   }
 
+  // The children that share a row of a level, as bits; all of them are leaves.
+  __device__ unsigned children_of_row(int level, int row) const {
+    const int from = max(0, (row << level) - first_leaf), to = min(kTileRows, ((row + 1) << level) - first_leaf);
+    return from < to ? (1u << to) - (1u << from) : 0u;
+  }
   // Rows that do not count are zeros, whatever they hold. row(t): that of leaf t; means: (node, `width` channels).
   template <class Row>
   __device__ void load(uint32_t tile, int level, int channels, const ConstView& view, const float* means, int width,
@@ -113,10 +120,8 @@ struct FamilyTile {
       const int first = first_leaf >> level, count = slot(level, kTileRows - 1) + 1;
 #pragma unroll 4
       for (int r = r0; r < count; r += kStep, rows += kStep * view.stride[2]) {
-        // The children of this row: bits from .. to - 1.
-        const int from = max(0, ((first + r) << level) - first_leaf), to = ((first + r + 1) << level) - first_leaf;
-        const unsigned mine = real >> from & (to - from >= 32 ? ~0u : (1u << (to - from)) - 1);
-        const bool there = mine != 0 && chunk * 8 < channels;
+        const bool there = (kOneLevel ? real >> r & 1 : real & children_of_row(level, first + r)) != 0 &&
+                           chunk * 8 < channels;
         cp_async(tile + tile_offset<D>(r, chunk), there ? rows : view.data, there ? 16 : 0);
       }
       return;
@@ -159,7 +164,7 @@ struct FamilyTile {
   // P: exp(g(c, b) - Z_c), and exp(f(c) - Z_c) on the diagonal; Z of this lane's two rows.
   __device__ void attention(float (&P)[2][4], float (&Z)[2]) const {
     const float scale = static_cast<float>(a.p.scale);
-    for (int level = 0; level < a.p.levels; ++level) {
+    for (int level = 0; level < levels(); ++level) {
       float x[2][4] = {};
       products(x, level);
       const float factor = scale * head.level_weight(level);
@@ -206,7 +211,7 @@ struct FamilyTile {
       a.n.weight[node] = total;
       a.n.kappa[node] = kappa * inverse;
     }
-    for (int level = 0; level < a.p.levels; ++level) {
+    for (int level = 0; level < levels(); ++level) {
       const int64_t to = head.level_row(node, level);
       sum_rows(q_tile(level), level, a.n.q + to, a.p.head_size, weight, inverse);
       sum_rows(k_tile(level), level, a.n.k + to, a.p.head_size, weight, inverse);

@@ -66,7 +66,7 @@ struct EntryBlock {
   const StreamArgs<T>& a;
   const StreamKeys<T>& keys;
   int height, first, count;  // the first entry, and how many the height has
-  EntryTiles<T, D> tiles;
+  EntryTiles<T, D, kLevels> tiles;
   unsigned char *weights, *stages;
   int warp_rows, warp_part;  // of the 16 entries of the warp the first, and its part: 16 queries, or a quarter of D
   float term[2], dkappa[2] = {};
@@ -78,26 +78,26 @@ struct EntryBlock {
         height(at_height),
         first(first_entry),
         count(k.count(at_height)),
-        tiles{k, shared_address(memory), reinterpret_cast<float*>(memory + Layout::entries(a.p.levels) - kEntryRows * 4),
+        tiles{k, shared_address(memory), reinterpret_cast<float*>(memory + Layout::entries(levels()) - kEntryRows * 4),
               kEntryRows},
-        weights(memory + Layout::entries(a.p.levels)),
+        weights(memory + Layout::entries(levels())),
         stages(weights + 2 * Layout::kWeights),
         warp_rows(warp_of_thread() / 4 * kTileRows),
         warp_part(warp_of_thread() % 4) {
     tiles.template load<kEntryThreads>(height, first, count);
   }
+  __device__ int levels() const { return levels_of<kLevels>(a.p); }
   __device__ uint32_t q_tile(const unsigned char* stage, int level) const {
     return shared_address(stage) + entry_query_rows(level) * D * 2;
   }
-  __device__ uint32_t dout_tile(const unsigned char* stage) const { return q_tile(stage, a.p.levels); }
+  __device__ uint32_t dout_tile(const unsigned char* stage) const { return q_tile(stage, levels()); }
   __device__ QueryNumbers* numbers(unsigned char* stage) const {
-    return reinterpret_cast<QueryNumbers*>(stage + (entry_query_rows(a.p.levels) + kEntryQueries) * D * 2);
+    return reinterpret_cast<QueryNumbers*>(stage + (entry_query_rows(levels()) + kEntryQueries) * D * 2);
   }
 
-  // 64 queries of a head from i0 on.
-  __device__ void load(const StreamHead<T>& head, int i0, unsigned char* stage) const {
-    const int end = static_cast<int>(a.p.tokens);
-    for (int level = 0; level < a.p.levels; ++level)
+  // 64 queries of a head from i0 on, those below `end` alone.
+  __device__ void load(const StreamHead<T>& head, int i0, int end, unsigned char* stage) const {
+    for (int level = 0; level < levels(); ++level)
       load_level<T, D, kEntryThreads>(q_tile(stage, level), rows_of<const T>(a.p.q[level], head.batch, head.head), level,
                                       i0, kEntryQueries, end, a.p.head_size, [](int) { return true; });
     load_level<T, D, kEntryThreads>(dout_tile(stage), rows_of<const T>(a.g.dout, head.batch, head.head), 0, i0,
@@ -118,7 +118,7 @@ struct EntryBlock {
     const HsaStreamProblem& p = a.p;
     const int query = warp_part * kTileRows;
     float s[2][4] = {}, ds[2][4] = {};
-    for (int level = 0; level < p.levels; ++level) {
+    for (int level = 0; level < levels(); ++level) {
       float x[2][4] = {};
       rows_by_rows<T, D>(x, tiles.key_tile(level),
                          tiles.key_slot(height, first, level, warp_rows + left_lane_row()), q_tile(stage, level),
@@ -157,16 +157,19 @@ struct EntryBlock {
     store(shared_address(weights) + Layout::kWeights, ds);
   }
 
-  // to += factor * (16 entries x 64 queries) x (64 rows, this warp's quarter of their channels).
+  // to += factor * (16 entries x 64 queries) x (64 rows, this warp's quarter of their channels), of which the first
+  // 16 `steps` count.
   template <class Slot>
   __device__ void add_product(float (&to)[D / 32][4], const uint32_t (&left)[4][4], uint32_t rows, float factor,
-                              const Slot& slot) const {
+                              int steps, const Slot& slot) const {
 #pragma unroll
     for (int n = 0; n < D / 32; n += 2) {
       float x[2][4] = {};
 #pragma unroll
-      for (int kk = 0; kk < kEntryQueries / 16; ++kk)
+      for (int kk = 0; kk < kEntryQueries / 16; ++kk) {
+        if (kk >= steps) break;
         by_rows<T, D>(x[0], x[1], left[kk], rows, slot(16 * kk + left_lane_row()), warp_part * (D / 32) + n);
+      }
 #pragma unroll
       for (int i = 0; i < 4; ++i) to[n][i] += factor * x[0][i], to[n + 1][i] += factor * x[1][i];
     }
@@ -177,16 +180,16 @@ struct EntryBlock {
       ldmatrix(left[kk],
                tile + tile_offset<kEntryQueries>(warp_rows + left_lane_row(), 2 * kk + lane_of_thread() / 16));
   }
-  __device__ void add_gradients(const StreamHead<T>& head, int i0, const unsigned char* stage) {
+  __device__ void add_gradients(const StreamHead<T>& head, int i0, int steps, const unsigned char* stage) {
     uint32_t left[4][4];
     load_left(left, shared_address(weights));
-    add_product(dv, left, dout_tile(stage), 1.0f, [](int r) { return r; });
+    add_product(dv, left, dout_tile(stage), 1.0f, steps, [](int r) { return r; });
     load_left(left, shared_address(weights) + Layout::kWeights);
     const float scale = static_cast<float>(a.p.scale);
 #pragma unroll
     for (int level = 0; level < kLevels; ++level) {
-      if (level >= a.p.levels) break;
-      add_product(dk[level], left, q_tile(stage, level), scale * head.level_weight(level),
+      if (level >= levels()) break;
+      add_product(dk[level], left, q_tile(stage, level), scale * head.level_weight(level), steps,
                   [&](int r) { return ((i0 + r) >> level) - (i0 >> level); });
     }
   }
@@ -204,15 +207,15 @@ struct EntryBlock {
     };
     auto query_of = [&](int item) { return begin + item % chunks * kEntryQueries; };
     auto stage_of = [&](int item) {
-      return stages + (stage_count == 2 ? (item - from) % 2 : 0) * Layout::stage(a.p.levels);
+      return stages + (stage_count == 2 ? (item - from) % 2 : 0) * Layout::stage(levels());
     };
-    if (stage_count == 2 && from < to) load(head_of(from), query_of(from), stage_of(from));
+    if (stage_count == 2 && from < to) load(head_of(from), query_of(from), end, stage_of(from));
     for (int item = from; item < to; ++item) {
       if (stage_count == 2 && item + 1 < to) {
-        load(head_of(item + 1), query_of(item + 1), stage_of(item + 1));
+        load(head_of(item + 1), query_of(item + 1), end, stage_of(item + 1));
         cp_async_wait<1>();
       } else {
-        if (stage_count == 1) load(head_of(item), query_of(item), stage_of(item));
+        if (stage_count == 1) load(head_of(item), query_of(item), end, stage_of(item));
         cp_async_wait<0>();
       }
       __syncthreads();
@@ -221,9 +224,10 @@ struct EntryBlock {
         for (int half = 0; half < 2; ++half) term[half] = tiles.terms[warp_rows + tile_row(half)];
       }
       const StreamHead<T> head = head_of(item);
-      store_weights(head, query_of(item), stage_of(item));
+      const int i0 = query_of(item), steps = min(kEntryQueries / 16, (end - i0 + 15) / 16);
+      if (warp_part < steps) store_weights(head, i0, stage_of(item));
       __syncthreads();
-      add_gradients(head, query_of(item), stage_of(item));
+      add_gradients(head, i0, steps, stage_of(item));
       __syncthreads();
     }
     cp_async_wait<0>();  // of a split without queries
@@ -245,9 +249,9 @@ struct EntryBlock {
     };
 #pragma unroll
     for (int level = 0; level < kLevels; ++level) {
-      if (level < a.p.levels) each_channel(level, a.p.head_size, dk[level]);
+      if (level < levels()) each_channel(level, a.p.head_size, dk[level]);
     }
-    each_channel(a.p.levels, a.p.value_size, dv);
+    each_channel(levels(), a.p.value_size, dv);
   }
 
   __device__ void store(const float (&kappas)[2][4][kTileRows]) {
@@ -266,7 +270,7 @@ struct EntryBlock {
     }
     float2 above{};  // of the first half, for levels that have both in one row
     each_sum([&](int half, int tensor, int channel, float2 x) {
-      const bool values = tensor == p.levels;
+      const bool values = tensor == levels();
       const int channels = values ? p.value_size : p.head_size;
       if (parent[half].share > 0) {
         const float* from = values ? a.dv + parent[half].node * channels : a.dk + keys.key_row(parent[half].node, tensor);

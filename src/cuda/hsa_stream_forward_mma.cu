@@ -4,16 +4,17 @@
 namespace strata::cuda {
 namespace {
 
-template <class T, int D>
+template <class T, int D, int kLevels>
 __global__ void __launch_bounds__(kQueryThreads, 2)
     stream_mma_forward_kernel(const __grid_constant__ StreamArgs<T> a, int tiles, QueryShape shape) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const StreamHead<T> head(a, static_cast<int>(blockIdx.x) / tiles);
-  const QueryBlock<T, D> queries(head, shape, static_cast<int>(blockIdx.x) % tiles * kQueryRows, memory,
-                                 query_rows(a.p.levels) * D * 2);
+  using Queries = QueryBlock<T, D, kLevels>;
+  const Queries queries(head, shape, static_cast<int>(blockIdx.x) % tiles * kQueryRows, memory,
+                        query_rows(a.p.levels) * D * 2);
   float acc[D / 8][4] = {};
   TileSoftmax softmax;
-  queries.each_tile([&](float(&s)[2][4], const EntryRange<T, D>& range, const auto&) {
+  queries.each_tile([&](float(&s)[2][4], const typename Queries::Range& range, const auto&) {
     float rescale[2];
     softmax.add(s, rescale);
     if (__any_sync(~0u, rescale[0] != 1 || rescale[1] != 1)) {
@@ -50,7 +51,9 @@ template <class T, int D>
 cudaError_t forward(const StreamCall& call) {
   const StreamArgs<T> a = stream_args<T>(call);
   if (const cudaError_t e = hsa_stream_means(a, true, call.stream); e != cudaSuccess) return e;
-  return launch_queries(stream_mma_forward_kernel<T, D>, a, query_shape(a.p, false), call.stream);
+  const auto kernel =
+      a.p.levels == 1 ? stream_mma_forward_kernel<T, D, 1> : stream_mma_forward_kernel<T, D, kMaxLevels>;
+  return launch_queries(kernel, a, query_shape(a.p, false), call.stream);
 }
 
 }  // namespace

@@ -64,19 +64,26 @@ __device__ inline void load_level(uint32_t tile, const Rows<const T>& rows, int 
                             channels, [&](int r) { return real(begin + r); });
 }
 
+// The levels of a kernel made for at most kLevels of them; one level is known to the compiler.
+template <int kLevels>
+__device__ inline int levels_of(const HsaStreamProblem& p) {
+  return kLevels == 1 ? 1 : p.levels;
+}
+
 // A chunk of entries in shared memory: the keys of every level, then the values, `rows` rows each, and their terms.
-template <class T, int D>
+template <class T, int D, int kLevels>
 struct EntryTiles {
   const StreamKeys<T>& keys;
   uint32_t tiles;
   float* terms;
   int rows;
 
+  __device__ int levels() const { return levels_of<kLevels>(keys.a.p); }
   __device__ uint32_t key_tile(int level) const { return tiles + level * rows * D * 2; }
-  __device__ uint32_t value_tile() const { return key_tile(keys.a.p.levels); }
+  __device__ uint32_t value_tile() const { return key_tile(levels()); }
   // The row of a key tile that entry `first` + e has, in a chunk from `first` on.
   __device__ static int key_slot(int height, int first, int level, int e) {
-    return height == 0 ? ((first + e) >> level) - (first >> level) : e;
+    return height == 0 && kLevels > 1 ? ((first + e) >> level) - (first >> level) : e;
   }
 
   // Entries first .. first + rows - 1, those below `end` alone; the copies are not waited for.
@@ -85,7 +92,7 @@ struct EntryTiles {
     const HsaStreamProblem& p = keys.a.p;
     const int64_t batch = keys.batch, head = keys.key_head;
     if (height == 0) {
-      for (int level = 0; level < p.levels; ++level)
+      for (int level = 0; level < levels(); ++level)
         load_level<T, D, kThreads>(key_tile(level), rows_of<const T>(p.k[level], batch, head), level, first, rows, end,
                                    p.head_size, [&](int row) { return keys.is_real(level, row); });
       load_level<T, D, kThreads>(value_tile(), rows_of<const T>(p.v, batch, head), 0, first, rows, end, p.value_size,
@@ -93,9 +100,9 @@ struct EntryTiles {
     } else {
       const int64_t node = keys.node(height, first);
       auto real = [](int) { return true; };
-      for (int level = 0; level < p.levels; ++level)
+      for (int level = 0; level < levels(); ++level)
         load_rows<T, D, kThreads>(key_tile(level), keys.a.rounded_k + keys.key_row(node, level),
-                                  int64_t{p.levels} * p.head_size, rows, end - first, p.head_size, real);
+                                  int64_t{levels()} * p.head_size, rows, end - first, p.head_size, real);
       load_rows<T, D, kThreads>(value_tile(), keys.a.rounded_v + node * p.value_size, p.value_size, rows, end - first,
                                 p.value_size, real);
     }
@@ -105,9 +112,9 @@ struct EntryTiles {
 };
 
 // Where a warp is: 16 entries from `begin` on, rows `sub` .. of a chunk.
-template <class T, int D>
+template <class T, int D, int kLevels>
 struct EntryRange {
-  const EntryTiles<T, D>& tiles;
+  const EntryTiles<T, D, kLevels>& tiles;
   int height, chunk, sub;
   __device__ int begin() const { return chunk + sub; }
   __device__ int key_slot(int level, int e) const { return tiles.key_slot(height, chunk, level, sub + e); }
@@ -116,8 +123,10 @@ struct EntryRange {
 };
 
 // The queries of a block.
-template <class T, int D>
+template <class T, int D, int kLevels>
 struct QueryBlock {
+  using Tiles = EntryTiles<T, D, kLevels>;
+  using Range = EntryRange<T, D, kLevels>;
   const StreamHead<T>& head;
   QueryShape shape;
   int first, last, mine;  // first and last query of the block, the first one of the warp
@@ -133,15 +142,16 @@ struct QueryBlock {
         q(shared_address(memory)),
         stages(memory + before_stages) {
     const HsaStreamProblem& p = h.a.p;
-    for (int level = 0; level < p.levels; ++level)
+    for (int level = 0; level < levels(); ++level)
       load_level<T, D, kQueryThreads>(q_tile(level), rows_of<const T>(p.q[level], h.batch, h.head), level, first,
                                       kQueryRows, last + 1, p.head_size, [](int) { return true; });
   }
+  __device__ int levels() const { return levels_of<kLevels>(head.a.p); }
   __device__ uint32_t q_tile(int level) const { return q + query_rows(level) * D * 2; }
-  __device__ EntryTiles<T, D> stage(int which) const {
-    unsigned char* const start = stages + which * ((head.a.p.levels + 1) * shape.rows * D * 2 + shape.rows * 4);
+  __device__ Tiles stage(int which) const {
+    unsigned char* const start = stages + which * ((levels() + 1) * shape.rows * D * 2 + shape.rows * 4);
     return {head, shared_address(start),
-            reinterpret_cast<float*>(start + (head.a.p.levels + 1) * shape.rows * D * 2), shape.rows};
+            reinterpret_cast<float*>(start + (levels() + 1) * shape.rows * D * 2), shape.rows};
   }
 
   struct Chunk {
@@ -212,9 +222,9 @@ struct QueryBlock {
   }
 
   template <class F>
-  __device__ void compute(const Chunk& c, const Sight& x, const EntryTiles<T, D>& tiles, const F& f) const {
+  __device__ void compute(const Chunk& c, const Sight& x, const Tiles& tiles, const F& f) const {
     for (int sub = 0; sub < shape.rows && c.first + sub < c.end; sub += kTileRows) {
-      const EntryRange<T, D> range{tiles, c.height, c.first, sub};
+      const Range range{tiles, c.height, c.first, sub};
       if (range.begin() >= x.warp_end || range.begin() + kTileRows <= x.warp_first) continue;
       float s[2][4] = {};
       add_scores(s, range);
@@ -236,9 +246,9 @@ struct QueryBlock {
     }
   }
   // Products of all levels, with their weights and the scale.
-  __device__ void add_scores(float (&s)[2][4], const EntryRange<T, D>& range) const {
+  __device__ void add_scores(float (&s)[2][4], const Range& range) const {
     const int row = warp_of_thread() * kTileRows + left_lane_row();
-    for (int level = 0; level < head.a.p.levels; ++level) {
+    for (int level = 0; level < levels(); ++level) {
       float x[2][4] = {};
       rows_by_rows<T, D>(x, q_tile(level), row >> level, range.key_tile(level), range.key_slot(level, right_lane_row()));
       const float weight = head.level_weight(level) * static_cast<float>(head.a.p.scale);

@@ -40,7 +40,8 @@ struct CoarseGradients {
     __syncwarp();
   }
   // ds: 16 queries x 16 entries. The queries of a coarse row are added first; the sum stays in the first one's place.
-  __device__ void add(const float (&ds)[2][4], const EntryRange<T, D>& range, int levels) const {
+  template <class Range>
+  __device__ void add(const float (&ds)[2][4], const Range& range, int levels) const {
     float sum[2][4];
     each_of_tile([&](int, int n, int i, int) { sum[n][i] = ds[n][i]; });
     for (int level = 1; level < levels; ++level) {
@@ -87,8 +88,8 @@ __device__ void store_level_part(const StreamHead<T>& head, int level, int tile,
 }
 
 // Writes dq of the coarse levels and this block's part of the gradient of their weights. `sums`: of all warps.
-template <class T, int D>
-__device__ void store_coarse(const StreamHead<T>& head, const QueryBlock<T, D>& queries, float* sums, float* scratch,
+template <class T, int D, int kLevels>
+__device__ void store_coarse(const StreamHead<T>& head, const QueryBlock<T, D, kLevels>& queries, float* sums, float* scratch,
                              int tile) {
   const StreamArgs<T>& a = head.a;
   const float scale = static_cast<float>(a.p.scale);
@@ -114,7 +115,7 @@ __device__ void store_coarse(const StreamHead<T>& head, const QueryBlock<T, D>& 
   }
 }
 
-template <class T, int D>
+template <class T, int D, int kLevels>
 __global__ void __launch_bounds__(kQueryThreads, D == 64 ? 2 : 1)
     stream_mma_query_kernel(const __grid_constant__ StreamArgs<T> a, int tiles, QueryShape shape) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -123,7 +124,8 @@ __global__ void __launch_bounds__(kQueryThreads, D == 64 ? 2 : 1)
   const StreamHead<T> head(a, static_cast<int>(blockIdx.x) / tiles);
   const int tile = static_cast<int>(blockIdx.x) % tiles, q_bytes = query_rows(p.levels) * D * 2,
             dout_bytes = kQueryRows * D * 2, coarse = coarse_rows(p.levels) * D;
-  const QueryBlock<T, D> queries(head, shape, tile * kQueryRows, memory,
+  using Queries = QueryBlock<T, D, kLevels>;
+  const Queries queries(head, shape, tile * kQueryRows, memory,
                                  q_bytes + dout_bytes + kQueryWarps * coarse * 4);
   const uint32_t dout_tile = shared_address(memory) + q_bytes, my_dout = dout_tile + warp_of_thread() * kTileRows * D * 2;
   load_level<T, D, kQueryThreads>(dout_tile, rows_of<const T>(a.g.dout, head.batch, head.head), 0, queries.first,
@@ -139,7 +141,7 @@ __global__ void __launch_bounds__(kQueryThreads, D == 64 ? 2 : 1)
     lse[half] = i <= queries.last ? static_cast<const float*>(a.o.lse)[head.token(i)] : -INFINITY;
     delta[half] = __shfl_sync(~0u, row_delta, 2 * tile_row(half));
   }
-  queries.each_tile([&](float(&s)[2][4], const EntryRange<T, D>& range, const auto& position) {
+  queries.each_tile([&](float(&s)[2][4], const typename Queries::Range& range, const auto& position) {
     float ds[2][4] = {};
     rows_by_rows<T, D>(ds, my_dout, range.value_tile());
     each_of_tile([&](int half, int n, int i, int y) {
@@ -154,7 +156,7 @@ __global__ void __launch_bounds__(kQueryThreads, D == 64 ? 2 : 1)
     const int slot = range.key_slot(0, left_lane_row());
 #pragma unroll
     for (int n = 0; n < D / 8; n += 2) by_rows<T, D>(dq[n], dq[n + 1], left, range.key_tile(0), slot, n);
-    if (p.levels > 1) gradients.add(ds, range, p.levels);
+    if constexpr (kLevels > 1) gradients.add(ds, range, p.levels);
   });
   const Rows<T> to = rows_of<T>(a.g.dq[0], head.batch, head.head);
   const Rows<const T> q = rows_of<const T>(p.q[0], head.batch, head.head);
@@ -175,7 +177,7 @@ __global__ void __launch_bounds__(kQueryThreads, D == 64 ? 2 : 1)
     }
   }
   store_level_part(head, 0, tile, part, scratch);
-  if (p.levels == 1) return;
+  if constexpr (kLevels == 1) return;
   __syncthreads();
   store_coarse(head, queries, sums, scratch, tile);
 }
@@ -186,9 +188,8 @@ cudaError_t backward(const StreamCall& call) {
   const FixedPointTable positions = position_gradients(a);
   if (const cudaError_t e = positions.clear(call.stream); e != cudaSuccess) return e;
   if (const cudaError_t e = hsa_stream_means(a, true, call.stream); e != cudaSuccess) return e;
-  if (const cudaError_t e = launch_queries(stream_mma_query_kernel<T, D>, a, query_shape(a.p, true), call.stream);
-      e != cudaSuccess)
-    return e;
+  const auto kernel = a.p.levels == 1 ? stream_mma_query_kernel<T, D, 1> : stream_mma_query_kernel<T, D, kMaxLevels>;
+  if (const cudaError_t e = launch_queries(kernel, a, query_shape(a.p, true), call.stream); e != cudaSuccess) return e;
   const int64_t parts = (a.p.tokens + kQueryRows - 1) / kQueryRows;
   for (int level = 0; level < a.p.levels; ++level) {
     if (const cudaError_t e = hsa_stream_level_gradient(a, level, parts, call.stream); e != cudaSuccess) return e;
