@@ -1,52 +1,16 @@
 // The kernels on a GPU beside PyTorch's, in one process: bfloat16, 2048 channels in all heads, 16,384 tokens in all
 // sequences. Times are medians of single calls between two events.
-#include <ATen/Context.h>
-#include <ATen/cuda/CUDAEvent.h>
-#include <c10/cuda/CUDAFunctions.h>
 #include <torch/torch.h>
 
 #include <cstdio>
 
-#include "bench/measure.h"
+#include "bench/cuda_measure.h"
 #include "bench/report.h"
 #include "strata/tree.h"
 #include "torch/hsa_op.h"
 
 namespace strata::bench {
 namespace {
-
-using torch::Tensor;
-
-double milliseconds(const std::function<void()>& work, int rounds) {
-  for (int i = 0; i < 3; ++i) work();
-  std::vector<double> times;
-  for (int i = 0; i < rounds; ++i) {
-    at::cuda::CUDAEvent start(cudaEventDefault), end(cudaEventDefault);
-    start.record();
-    work();
-    end.record();
-    end.synchronize();
-    times.push_back(start.elapsed_time(end));
-  }
-  return median(times);
-}
-
-enum class Backend { kFlash, kCudnn };
-
-void use(Backend backend) {
-  at::globalContext().setSDPUseMath(false);
-  at::globalContext().setSDPUseMemEfficient(false);
-  at::globalContext().setSDPUseFlash(backend == Backend::kFlash);
-  at::globalContext().setSDPUseCuDNN(backend == Backend::kCudnn);
-}
-
-// Token-major memory, as models have it: (batch, tokens, heads, channels) seen as (batch, heads, tokens, channels).
-Tensor make_input(int64_t batch, int64_t heads, int64_t tokens, int64_t channels) {
-  return torch::randn({batch, tokens, heads, channels}, torch::TensorOptions(torch::kBFloat16).device(torch::kCUDA))
-      .transpose(1, 2)
-      .detach()
-      .set_requires_grad(true);
-}
 
 struct Shape {
   int64_t head_size, tokens;
@@ -181,14 +145,7 @@ std::vector<Figure> hsa_cuda_figures(const Arguments& arguments) {
     const double ours = milliseconds([&] { hsa_attention(q, k, v, {encoded}); }, arguments.rounds);
     use(Backend::kCudnn);
     const double flat = milliseconds([&] { at::scaled_dot_product_attention(q, k, v); }, arguments.rounds);
-    const std::vector<Tensor> from = {q, k, v, v};
-    std::vector<Tensor> to;
-    for (const Tensor& t : from) to.push_back(torch::empty_like(t));
-    const double copy = milliseconds(
-        [&] {
-          for (size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
-        },
-        arguments.rounds);
+    const double copy = copy_milliseconds({q, k, v, v}, arguments.rounds);
     double both = 0;
     {
       torch::AutoGradMode with_grad(true);

@@ -28,6 +28,7 @@ std::vector<Figure> inject_figures(const Arguments& arguments);  // only in buil
 // On a GPU; only in builds with CUDA.
 std::vector<Figure> hkt_cuda_figures(const Arguments& arguments);
 std::vector<Figure> hsa_cuda_figures(const Arguments& arguments);
+std::vector<Figure> strata_cuda_figures(const Arguments& arguments);
 std::vector<Figure> train_cuda_figures(const Arguments& arguments);
 
 // Prints the table and adds to the JSON file; figures of other benchmarks that already stand there are kept.

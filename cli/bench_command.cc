@@ -24,8 +24,10 @@ struct Bench {
 };
 const std::vector<Bench> kBenches = {
 #ifdef STRATA_CUDA
-    {"hkt", bench::hkt_figures, bench::hkt_cuda_figures}, {"hsa", bench::hsa_figures, bench::hsa_cuda_figures},
-    {"strata", bench::strata_figures, nullptr},           {"train", bench::train_figures, bench::train_cuda_figures},
+    {"hkt", bench::hkt_figures, bench::hkt_cuda_figures},
+    {"hsa", bench::hsa_figures, bench::hsa_cuda_figures},
+    {"strata", bench::strata_figures, bench::strata_cuda_figures},
+    {"train", bench::train_figures, bench::train_cuda_figures},
 #else
     {"hkt", bench::hkt_figures, nullptr},
     {"hsa", bench::hsa_figures, nullptr},

@@ -78,6 +78,8 @@ STRATA_API Status hsa_stream_forward(const HsaStreamProblem& problem, const HsaS
                                      Stream stream);
 STRATA_API Status hsa_stream_backward(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs,
                                       const HsaStreamGradients& gradients, void* workspace, Stream stream);
+STRATA_API size_t hsa_stream_certificate_workspace(const HsaStreamProblem& problem);  // bytes
+STRATA_API Status hsa_stream_certificate(const HsaStreamProblem& problem, void* bound, void* workspace, Stream stream);
 // Lengths are device memory and are not checked. If the cache has no room for the next token, the cache is unchanged
 // and the output is NaN.
 STRATA_API Status hsa_stream_step(const HsaStreamStep& step, Stream stream);

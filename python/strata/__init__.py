@@ -23,6 +23,7 @@ from strata.hsa_ops import (
     hierarchy_score,
     hsa_attention,
     hsa_stream_attention,
+    hsa_stream_certificate,
     kl_gap,
     window_family,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "hkt_decode",
     "hsa_attention",
     "hsa_stream_attention",
+    "hsa_stream_certificate",
     "inject",
     "kl_gap",
     "load_safetensors",

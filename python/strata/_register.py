@@ -153,6 +153,7 @@ _MAPPED = (
     "hierarchy_score",
     "hsa_stream_attention",
     "hsa_stream_attention_backward",
+    "hsa_stream_certificate",
     "depthwise_filter",
     "depthwise_filter_backward",
 )

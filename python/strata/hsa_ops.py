@@ -108,6 +108,34 @@ def hsa_stream_attention(
     return out, lse
 
 
+def hsa_stream_certificate(
+    q: Levels,
+    k: Levels,
+    branching: int = 16,
+    *,
+    near: int = 1,
+    both_sides: bool = False,
+    weights: Tensor | None = None,
+    key_bias: Tensor | None = None,
+    level_weights: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """A bound of every row's KL divergence from HKT's attention on the same scores, (B, H, T), at less than the cost of the
+    attention itself (docs/MATH.md, section 3). The arguments are those of hsa_stream_attention. Not differentiable."""
+    bound: Tensor = torch.ops.strata.hsa_stream_certificate(
+        levels_list(q),
+        levels_list(k),
+        branching,
+        weights=weights,
+        key_bias=key_bias,
+        level_weights=level_weights,
+        near=near,
+        both_sides=both_sides,
+        scale=scale,
+    )
+    return bound
+
+
 def hierarchy_score(
     q: Levels,
     k: Levels,

@@ -20,20 +20,30 @@ Status check_shape(const Problem& p) {
   return check_heads(p.head_size, p.value_size, p.scale);
 }
 
-}  // namespace
-
-Status hsa_stream_check(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, On on) {
-  ++argument_checks();
+// All but the arrays.
+Status check_problem(const HsaStreamProblem& p, On on) {
   if (Status s = check_shape(p); !s.ok()) return s;
   if (p.batch < 0 || p.tokens < 0 || p.tokens > std::numeric_limits<int32_t>::max()) {
     return invalid("batch, tokens: expected 0 to 2^31 - 1, got ", p.batch, " and ", p.tokens);
   }
   if (Status s = check_dtype(p.dtype, on); !s.ok()) return s;
   if (Status s = check_threads(p.threads); !s.ok()) return s;
-  if (Status s = check_level_weights(p.level_weights, p.dtype, p.heads, p.levels, on); !s.ok()) return s;
-  if (p.batch * p.tokens == 0) return {};
+  return check_level_weights(p.level_weights, p.dtype, p.heads, p.levels, on);
+}
+
+}  // namespace
+
+Status hsa_stream_check(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, On on) {
+  ++argument_checks();
+  if (Status s = check_problem(p, on); !s.ok() || p.batch * p.tokens == 0) return s;
   if (Status s = check_levels_present(p); !s.ok()) return s;
   return check_present({{"v", p.v.data}, {"out", outputs.out.data}, {"lse", outputs.lse}});
+}
+
+Status hsa_stream_check_scores(const HsaStreamProblem& p, const void* bound, On on) {
+  if (Status s = check_problem(p, on); !s.ok() || p.batch * p.tokens == 0) return s;
+  if (Status s = check_levels_present(p); !s.ok()) return s;
+  return check_present({{"bound", bound}});
 }
 
 Status hsa_stream_check(const HsaStreamGradients& g, const HsaStreamProblem& p) {

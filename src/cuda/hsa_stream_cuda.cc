@@ -40,6 +40,12 @@ cudaError_t launch(const StreamCall& call) {
   return mma ? hsa_stream_backward_mma(call) : hsa_stream_backward_simt(call);
 }
 
+Status check_size(const HsaStreamProblem& p) {
+  const int64_t tokens = p.batch * p.heads * p.tokens;
+  if (tokens <= INT32_MAX) return {};
+  return invalid("batch, heads, tokens: expected at most 2^31 - 1 tokens in all heads on CUDA, got ", tokens);
+}
+
 // What gradients of no tokens are.
 Status clear_tables(const StreamCall& call, const char* what) {
   if (call.g == nullptr) return {};
@@ -59,9 +65,7 @@ Status run(const StreamCall& call, const char* what) {
     if (Status s = hsa_stream_check(*g, p); !s.ok()) return s;
   }
   if (p.batch * p.tokens == 0) return clear_tables(call, what);
-  if (p.batch * p.heads * p.tokens > INT32_MAX)
-    return invalid("batch, heads, tokens: expected at most 2^31 - 1 tokens in all heads on CUDA, got ",
-                   p.batch * p.heads * p.tokens);
+  if (Status s = check_size(p); !s.ok()) return s;
   if (call.workspace == nullptr && workspace_of(p, g != nullptr) > 0)
     return invalid("workspace: expected device memory, got null");
   return cuda_status(launch(call), what);
@@ -84,6 +88,25 @@ Status hsa_stream_forward(const HsaStreamProblem& p, const HsaStreamOutputs& o, 
 Status hsa_stream_backward(const HsaStreamProblem& p, const HsaStreamOutputs& o, const HsaStreamGradients& g,
                            void* workspace, Stream stream) {
   return run({p, o, &g, workspace, static_cast<cudaStream_t>(stream)}, "streaming HSA backward");
+}
+
+size_t hsa_stream_certificate_workspace(const HsaStreamProblem& problem) {
+  HsaStreamProblem p = problem;
+  p.value_size = 0;
+  const int64_t nodes = p.batch * p.key_heads * heights_of(p).total;
+  return workspace_of(p, false) + compute_size(p.dtype) * static_cast<size_t>(nodes * (p.levels + 1));
+}
+
+Status hsa_stream_certificate(const HsaStreamProblem& problem, void* bound, void* workspace, Stream stream) {
+  if (Status s = hsa_stream_check_scores(problem, bound, On::kDevice); !s.ok()) return s;
+  if (problem.batch * problem.tokens == 0) return {};
+  if (Status s = check_size(problem); !s.ok()) return s;
+  if (workspace == nullptr && hsa_stream_certificate_workspace(problem) > 0)
+    return invalid("workspace: expected device memory, got null");
+  HsaStreamProblem p = problem;
+  p.value_size = 0;  // values have no part in it
+  const StreamCall call{p, {}, nullptr, workspace, static_cast<cudaStream_t>(stream)};
+  return cuda_status(hsa_stream_certificate_simt(call, bound), "streaming attention, certificate");
 }
 
 Status hsa_stream_step(const HsaStreamStep& s, Stream stream) {

@@ -78,6 +78,9 @@ bool hsa_stream_entry_mma_fits(const HsaStreamProblem& p);
 cudaError_t hsa_stream_forward_simt(const StreamCall& call);
 cudaError_t hsa_stream_backward_simt(const StreamCall& call);
 
+// hsa_stream_certificate.cu: after what a forward needs, the workspace has room for radii: (key stream, node, levels + 1).
+cudaError_t hsa_stream_certificate_simt(const StreamCall& call, void* bound);
+
 // hsa_stream_step_simt.cu: one decoding step.
 cudaError_t hsa_stream_step_simt(const HsaStreamStep& s, cudaStream_t stream);
 

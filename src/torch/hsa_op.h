@@ -74,6 +74,10 @@ STRATA_API std::tuple<at::Tensor, at::Tensor> hsa_stream_attention(at::TensorLis
                                                                    const at::Tensor& v,
                                                                    const HsaStreamOptions& options = {});
 
+// A bound of every row's KL divergence from HKT's attention on the same scores, (B, H, T) in the compute type
+// (strata/hsa_stream.h). Positions are not read. Not differentiable.
+STRATA_API at::Tensor hsa_stream_certificate(at::TensorList q, at::TensorList k, const HsaStreamOptions& options = {});
+
 // One new token per sequence, q: (B, H, levels d), k: (B, Hk, levels d), v: (B, Hk, dv); the cache tensors are updated
 // in place (strata/hsa_stream.h says what they hold). Returns (B, H, dv). Not differentiable.
 struct HsaStreamState {

@@ -1,10 +1,8 @@
 // The streaming form of HSA as operators: schema, CPU, CUDA and meta kernels, autograd, and the decoding step.
-#include <limits>
-
 #include "strata/hsa_stream.h"
 #include "torch/compat.h"
 #include "torch/hsa_op.h"
-#include "torch/hsa_op_common.h"
+#include "torch/hsa_stream_problem.h"
 #include "torch/run_on_device.h"
 
 namespace strata {
@@ -13,27 +11,6 @@ namespace {
 using at::Tensor;
 using at::TensorList;
 using namespace hsa_op;  // NOLINT: the helpers of the two HSA operators
-
-struct StreamShape {
-  int64_t branching, near;
-  bool both_sides;
-};
-
-void check_stream(const HsaInputs& in, const StreamShape& shape) {
-  const int64_t T = in.q.empty() || in.q[0].dim() != 4 ? 0 : in.q[0].size(2);
-  check_inputs(in, [T](int l) { return hkt_level_tokens(T, l); });
-  TORCH_CHECK(shape.near >= 1 && shape.near <= std::numeric_limits<int>::max(),
-              "near: expected 1 or more families, got ", shape.near);
-  if (!in.positions.has_value()) return;
-  const Tensor& table = *in.positions;
-  const int64_t H = in.q[0].size(1), b = shape.branching;
-  const int64_t distances = hsa_stream_distances(static_cast<int>(shape.near), shape.both_sides);
-  const bool right = table.dim() == 5   ? table.sizes() == at::IntArrayRef({H, table.size(1), distances, b, b})
-                     : table.dim() == 4 ? distances == 1 && table.sizes() == at::IntArrayRef({H, table.size(1), b, b})
-                                        : false;
-  TORCH_CHECK(right, "positions: expected shape (", H, ", heights, ", distances, ", ", b, ", ", b,
-              distances == 1 ? "), or without the 1" : ")", ", got ", table.sizes());
-}
 
 std::tuple<Tensor, Tensor> hsa_stream_meta(TensorList q, TensorList k, const Tensor& v, int64_t branching,
                                            const optional<Tensor>& weights, const optional<Tensor>& key_bias,
@@ -44,25 +21,6 @@ std::tuple<Tensor, Tensor> hsa_stream_meta(TensorList q, TensorList k, const Ten
   if (!in.has_open_sizes()) check_stream(in, {branching, near, both_sides});
   return {empty_output(q[0], v), compute_empty({q[0].sym_size(0), q[0].sym_size(1), q[0].sym_size(2)}, q[0])};
 }
-
-struct StreamProblem {
-  StreamProblem(const HsaInputs& in, const StreamShape& shape, const optional<double>& scale)
-      : weights(dense(in.weights)),
-        key_bias(dense(in.key_bias)),
-        positions(dense(in.positions)),
-        level_weights(dense(in.level_weights)) {
-    fill_common(p, {in.q, in.k, in.v, weights, key_bias, positions, level_weights}, scale);
-    p.batch = in.q[0].size(0);
-    p.tokens = in.q[0].size(2);
-    p.branching = static_cast<int>(shape.branching);
-    p.near = static_cast<int>(shape.near);
-    p.both_sides = shape.both_sides;
-    p.heights = positions.has_value() ? positions->size(1) : 0;
-  }
-  StreamProblem(const StreamProblem&) = delete;
-  optional<Tensor> weights, key_bias, positions, level_weights;
-  HsaStreamProblem p;
-};
 
 std::tuple<Tensor, Tensor> hsa_stream_run(TensorList q, TensorList k, const Tensor& v, int64_t branching,
                                           const optional<Tensor>& weights, const optional<Tensor>& key_bias,

@@ -163,6 +163,13 @@ void run_hsa_stream_backward(const Tensor& like, const HsaStreamProblem& p, cons
   throw_if_failed(cuda::hsa_stream_backward(p, o, g, workspace.data_ptr(), stream_of(like)));
 }
 
+void run_hsa_stream_certificate(const Tensor& like, const HsaStreamProblem& p, void* bound) {
+  if (!like.is_cuda()) return throw_if_failed(hsa_stream_certificate(p, bound));
+  const c10::cuda::CUDAGuard device(like.device());
+  const Tensor workspace = scratch(like, cuda::hsa_stream_certificate_workspace(p));
+  throw_if_failed(cuda::hsa_stream_certificate(p, bound, workspace.data_ptr(), stream_of(like)));
+}
+
 void run_hsa_stream_step(const Tensor& like, const HsaStreamStep& s) {
   if (!like.is_cuda()) return throw_if_failed(hsa_stream_step(s));
   const c10::cuda::CUDAGuard device(like.device());
@@ -223,6 +230,10 @@ void run_hsa_stream_backward(const Tensor& like, const HsaStreamProblem& p, cons
                              const HsaStreamGradients& g) {
   refuse_cuda(like);
   throw_if_failed(hsa_stream_backward(p, o, g));
+}
+void run_hsa_stream_certificate(const Tensor& like, const HsaStreamProblem& p, void* bound) {
+  refuse_cuda(like);
+  throw_if_failed(hsa_stream_certificate(p, bound));
 }
 void run_hsa_stream_step(const Tensor& like, const HsaStreamStep& s) {
   refuse_cuda(like);

@@ -25,6 +25,7 @@ void run_hsa_backward(const at::Tensor& like, at::TensorList trees, const HsaPro
 void run_hsa_stream_forward(const at::Tensor& like, const HsaStreamProblem& problem, const HsaStreamOutputs& outputs);
 void run_hsa_stream_backward(const at::Tensor& like, const HsaStreamProblem& problem, const HsaStreamOutputs& outputs,
                              const HsaStreamGradients& gradients);
+void run_hsa_stream_certificate(const at::Tensor& like, const HsaStreamProblem& problem, void* bound);
 void run_hsa_stream_step(const at::Tensor& like, const HsaStreamStep& step);
 void run_causal_filter_forward(const at::Tensor& like, const CausalFilter& filter, void* y);
 void run_causal_filter_backward(const at::Tensor& like, const CausalFilter& filter,

@@ -135,6 +135,8 @@ TEST_P(StrataStreamTheory, DivergenceIsBoundedByTheRangesWithinNodes) {
   std::vector<double> scores(T * T);
   ASSERT_TRUE(hkt_materialize(hkt_of(d), 0, 0, scores.data(), nullptr).ok());
   const std::vector<double> attention = attention_of(d);
+  std::vector<double> certificate(d.spec.heads * T);  // cheaper and wider
+  ASSERT_TRUE(hsa_stream_certificate(d.problem(), certificate.data()).ok());
   int positive = 0;
   for (int64_t i = 0; i < T; ++i) {
     double sum = 0, widest = 0;
@@ -148,6 +150,7 @@ TEST_P(StrataStreamTheory, DivergenceIsBoundedByTheRangesWithinNodes) {
     }
     const double kl = std::log(sum) - d.lse(0, 0, 0, i);
     EXPECT_LE(kl, widest * widest / 8 + 1e-12) << "row " << i;
+    EXPECT_LE(widest * widest / 8, certificate[i] + 1e-12) << "row " << i;
     positive += kl > 1e-6;
   }
   EXPECT_GT(positive, T / 4);  // the bound was tried

@@ -67,6 +67,28 @@ TEST(HsaStreamCudaAbuse, HiddenKeysMayHoldAnything) {
   });
 }
 
+TEST_P(HsaStreamCuda, CertificateEqualsTheCpu) {
+  auto expect_equal = [](auto storage, double tolerance) {
+    using S = decltype(storage);
+    StreamData<S> d(GetParam());
+    const HsaStreamProblem p = d.problem();
+    std::vector<typename TypeOf<S>::Compute> want(p.batch * p.heads * p.tokens), got(want.size());
+    ASSERT_TRUE(hsa_stream_certificate(p, want.data()).ok());
+    Mirror mirror;
+    mirror.add(got.data(), got.size() * sizeof(got[0]));
+    HsaStreamProblem there = on_gpu(d, mirror);
+    const Status status =
+        cuda::hsa_stream_certificate(there, mirror.translate(got.data()),
+                                     mirror.scratch(cuda::hsa_stream_certificate_workspace(there)), nullptr);
+    ASSERT_TRUE(status.ok()) << status.message();
+    expect_cuda(
+        cudaMemcpy(got.data(), mirror.translate(got.data()), got.size() * sizeof(got[0]), cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], tolerance * (1 + want[i])) << i;
+  };
+  expect_equal(double{}, 1e-12);
+  expect_equal(BFloat16{}, 1e-5);
+}
+
 class HsaStreamCudaDecode : public testing::TestWithParam<StreamCase> {};
 INSTANTIATE_TEST_SUITE_P(
     Cases, HsaStreamCudaDecode,

@@ -6,9 +6,9 @@
 
 namespace strata::test {
 
+// The problem with twins of all arrays of the data.
 template <class S>
-void run_on_gpu(StreamData<S>& d) {
-  Mirror mirror;
+HsaStreamProblem on_gpu(StreamData<S>& d, Mirror& mirror) {
   for (auto* list : {&d.q, &d.k, &d.dq, &d.dk})
     for (Array<S>& array : *list) mirror.add(array);
   for (Array<S>* array : {&d.v, &d.out, &d.dout, &d.dv}) mirror.add(*array);
@@ -16,17 +16,23 @@ void run_on_gpu(StreamData<S>& d) {
                       &d.dkey_bias, &d.positions, &d.dpositions})
     mirror.add(*array);
   HsaStreamProblem p = d.problem();
+  for (int l = 0; l < p.levels; ++l) mirror.translate_view(p.q[l]), mirror.translate_view(p.k[l]);
+  for (ConstView* view : {&p.v, &p.weights, &p.key_bias}) mirror.translate_view(*view);
+  p.level_weights = mirror.translate(static_cast<const char*>(p.level_weights));
+  p.positions = mirror.translate(static_cast<const char*>(p.positions));
+  return p;
+}
+
+template <class S>
+void run_on_gpu(StreamData<S>& d) {
+  Mirror mirror;
+  const HsaStreamProblem p = on_gpu(d, mirror);
   HsaStreamOutputs o = d.outputs();
   HsaStreamGradients g = d.gradients();
-  for (int l = 0; l < p.levels; ++l) {
-    mirror.translate_view(p.q[l]), mirror.translate_view(p.k[l]);
-    mirror.translate_view(g.dq[l]), mirror.translate_view(g.dk[l]);
-  }
-  for (ConstView* view : {&p.v, &p.weights, &p.key_bias, &g.dout}) mirror.translate_view(*view);
+  for (int l = 0; l < p.levels; ++l) mirror.translate_view(g.dq[l]), mirror.translate_view(g.dk[l]);
+  mirror.translate_view(g.dout);
   for (View* view : {&o.out, &g.dv, &g.dkey_bias, &g.dweights}) mirror.translate_view(*view);
-  p.level_weights = mirror.translate(static_cast<const char*>(p.level_weights));
   g.dlevel_weights = mirror.translate(static_cast<char*>(g.dlevel_weights));
-  p.positions = mirror.translate(static_cast<const char*>(p.positions));
   o.lse = mirror.translate(static_cast<char*>(o.lse));
   g.dlse = mirror.translate(static_cast<const char*>(g.dlse));
   g.dpositions = mirror.translate(static_cast<char*>(g.dpositions));

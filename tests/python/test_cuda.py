@@ -90,12 +90,46 @@ def test_hsa_with_all_terms_equals_the_cpu(dtype, tolerance, streaming):
     close(run_hsa_with_all_terms(dtype, "cuda", streaming), run_hsa_with_all_terms(dtype, "cpu", streaming), tolerance)
 
 
+STRATA = {
+    "tree": dict(form="tree", levels=3, positions="bias", places=16),
+    "streaming": dict(form="streaming", levels=3, near=2, key_heads=2, rotary=16),
+    "both sides": dict(form="both sides", levels=2, near=2, positions="bias", tables=2),
+}
+
+
+def run_strata(form, dtype, device):
+    torch.manual_seed(4)
+    module = strata.StrataAttention(64, 4, dtype=dtype, **STRATA[form]).to(device)
+    x = torch.randn(2, 150, 64).to(dtype).to(device).requires_grad_()
+    out = module(x, lengths=[150, 90])
+    out.float().square().sum().backward()
+    grads = [p.grad for p in module.parameters() if p.grad is not None]
+    return [t.detach().double().cpu() for t in (out, x.grad, *grads)]
+
+
+@pytest.mark.parametrize("form", STRATA)
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.float32, 1e-4), (torch.bfloat16, 5e-2)])
+def test_strata_equals_the_cpu(dtype, tolerance, form):
+    close(run_strata(form, dtype, "cuda"), run_strata(form, dtype, "cpu"), tolerance)
+
+
+def test_strata_decodes_on_the_gpu():
+    torch.manual_seed(5)
+    module = strata.StrataAttention(64, 4, branching=4, dtype=torch.float64, **STRATA["streaming"]).to("cuda")
+    x = torch.randn(2, 90, 64, dtype=torch.float64, device="cuda")
+    with torch.no_grad():
+        want = module(x)
+        _, cache = module.prefill(x[:, :40], capacity=5)
+        for t in range(40, 90):
+            assert torch.allclose(module.step(x[:, t], cache), want[:, t], atol=1e-10), t
+
+
 def test_modules_move_to_the_gpu():
     torch.manual_seed(0)
     x = torch.randn(2, 100, 64)
     for module in (
-        strata.HktAttention(model_size=64, heads=4, levels=3, causal=True),
-        strata.HsaAttention(64, 4, streaming=True),
+        strata.HktAttention(model_size=64, heads=4, levels=3, causal=True, rotary=16),
+        strata.HsaAttention(64, 4, streaming=True, rotary=16),
     ):
         want = module(x)
         got = module.to("cuda")(x.to("cuda"))
@@ -142,6 +176,8 @@ MODULES = {
     "hsa l2, learned": lambda: strata.HsaAttention(
         64, 4, streaming=True, l2_energy=True, positions="learned", tables=2
     ),
+    "strata streaming": lambda: strata.StrataAttention(64, 4, form="streaming", levels=3, rotary=16),
+    "strata both sides": lambda: strata.StrataAttention(64, 4, form="both sides", levels=3),
     "hsa l2 normalised, sinusoidal": lambda: strata.HsaAttention(
         64, 4, streaming=True, l2_energy=True, normalize=True, positions="sinusoidal"
     ),

@@ -136,6 +136,10 @@ CASES = {
         lambda: stream_backward(True),
         stream_levels_backward,
     ],
+    "hsa_stream_certificate": [
+        lambda: (*one_level()[:2], 3),
+        lambda: (*three_levels(1)[:2], 3, torch.ones(2, TOKENS), None, three_levels()[3]),
+    ],
     "hsa_stream_step": [step],
     "causal_filter": [lambda: (*filters(), 2), lambda: (filters()[0], torch.randn(3, 4, 4, requires_grad=True), 2)],
     "depthwise_filter": [lambda: (*filters(), 1), lambda: (*filters(), 2)],

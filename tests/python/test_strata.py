@@ -217,3 +217,16 @@ def test_mistakes_are_named():
             strata.hsa_stream_attention(*arguments, q, 4)
     with pytest.raises(ValueError, match="expected weights that sum to 1"):
         strata.hsa_stream_attention([q, q[:, :, :4]], [q, q[:, :, :4]], q, 4, level_weights=torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("both_sides", [False, True])
+def test_the_certificate_bounds_the_divergence(both_sides):
+    torch.manual_seed(11)
+    q, k = ([torch.randn(1, 2, rows, 4, dtype=F64) for rows in (90, 45, 23)] for _ in range(2))
+    v, mix = torch.zeros(1, 2, 90, 1, dtype=F64), torch.softmax(torch.randn(2, 3, dtype=F64), -1)
+    lse = strata.hkt_attention(q, k, v, mix, causal=not both_sides)[1]
+    options = dict(near=2, both_sides=both_sides, level_weights=mix)
+    gap = lse - strata.hsa_stream_attention(q, k, v, 4, **options)[1]
+    bound = strata.hsa_stream_certificate(q, k, 4, **options)
+    assert bound.shape == gap.shape and (gap <= bound + 1e-12).all() and gap.max() > 1e-3
+    assert not strata.hsa_stream_certificate([x.requires_grad_() for x in q], k, 4, **options).requires_grad

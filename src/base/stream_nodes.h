@@ -1,0 +1,32 @@
+// Which nodes of a height a token of streaming attention sees (strata/hsa_stream.h).
+#pragma once
+
+#include <algorithm>
+
+#include "strata/hsa_stream.h"
+
+namespace strata {
+
+// first .. end - 1 without hole_first .. hole_end - 1.
+struct SeenNodes {
+  int64_t first, end, hole_first, hole_end;
+
+  template <class F>
+  void each(const F& f) const {
+    for (int64_t m = first; m < end; ++m)
+      if (m < hole_first || m >= hole_end) f(m);
+  }
+};
+
+// ancestor: that of the token at this height, which has `nodes` nodes.
+inline SeenNodes seen_nodes(int64_t height, int64_t ancestor, int64_t nodes, int64_t branching, int64_t near,
+                            bool both_sides) {
+  const int64_t family = ancestor / branching;
+  const int64_t first = std::max<int64_t>(0, family - near + 1) * branching;
+  if (!both_sides) return {first, height == 0 ? ancestor + 1 : ancestor - near + 1, 0, 0};
+  const int64_t end = family + near >= nodes ? nodes : std::min(nodes, (family + near) * branching);
+  if (height == 0) return {first, end, 0, 0};
+  return {first, end, ancestor - near + 1, ancestor + near};
+}
+
+}  // namespace strata
