@@ -190,3 +190,8 @@ def _place(open_lists: Sequence[tuple[Sequence[Any], int, int]]) -> str:
     """The place of the innermost list, as data[2][0]; of deep places only the outer and the innermost numbers."""
     path = [f"[{following - 1}]" for _, following, _ in open_lists]
     return "data" + "".join(path if len(path) <= 12 else [*path[:6], "..", *path[-6:]])
+
+
+def compute_type(dtype: torch.dtype) -> torch.dtype:
+    """The type of computation: float64 for float64, float32 for all others."""
+    return torch.float64 if dtype == torch.float64 else torch.float32

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from strata._values import Integers, lengths_tensor, padding_mask
+from strata._values import Integers, compute_type, lengths_tensor, padding_mask
 from strata._values import require as _check
 from strata.hkt_cache import HktCache
 from strata.ops import causal_filter, hkt_attention
@@ -138,7 +138,8 @@ class HktAttention(nn.Module):
 
     def level_weights(self) -> Tensor:
         """(heads, levels): the convex weights; each row sums to one."""
-        return torch.softmax(self.level_logits, -1)
+        # In bfloat16 a row would not sum to one.
+        return torch.softmax(self.level_logits, -1, dtype=compute_type(self.level_logits.dtype))
 
     def pyramid(self, x: Tensor) -> list[Tensor]:
         """x^(l), (B, ceil(T / 2^l), model), for each level; x: (B, T, model)."""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from strata._values import Integers, check_lengths, lengths_tensor, padding_mask, require
-from strata.hsa_cache import HsaStreamCache, compute_type
+from strata._values import Integers, check_lengths, compute_type, lengths_tensor, padding_mask, require
+from strata.hsa_cache import HsaStreamCache
 from strata.hsa_ops import hsa_attention, hsa_stream_attention
 from strata.ops import sinusoidal_positions
 from strata.rotary import check_rotary, rotate

@@ -8,16 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from strata._values import require
+from strata._values import compute_type, require
 from strata.ops import hsa_stream_step
 
 if TYPE_CHECKING:
     from strata.hsa import HsaAttention
-
-
-def compute_type(dtype: torch.dtype) -> torch.dtype:
-    """The type of computation: float64 for float64, float32 for all others."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 class HsaStreamCache:

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from strata._values import Integers, require
+from strata._values import Integers, compute_type, require
 from strata.hkt import HktAttention
 from strata.hsa import MAX_BRANCHING, hide_padding
-from strata.hsa_cache import compute_type
 from strata.hsa_ops import hsa_attention, hsa_stream_attention
 from strata.strata_cache import StrataCache
 from strata.tree import Trees, _encoded

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from strata._values import Integers, check_lengths, lengths_tensor, padding_mask, require
+from strata._values import Integers, check_lengths, compute_type, lengths_tensor, padding_mask, require
 from strata.hkt_cache import filter_newest, newest_rows, push_recent
-from strata.hsa_cache import compute_type
 from strata.ops import hsa_stream_step
 
 if TYPE_CHECKING:

@@ -106,7 +106,10 @@ void HktAttentionImpl::pretty_print(std::ostream& stream) const {
          << (options.causal() ? ", causal" : "") << ")";
 }
 
-Tensor HktAttentionImpl::level_weights() const { return torch::softmax(level_logits_, -1); }
+// In bfloat16 a row would not sum to one.
+Tensor HktAttentionImpl::level_weights() const {
+  return torch::softmax(level_logits_, -1, level_logits_.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
+}
 
 std::vector<Tensor> HktAttentionImpl::pyramid(const Tensor& x) const {
   std::vector<Tensor> states = {filters_[0].defined() ? causal_filter(x, filters_[0], 1) : x};

@@ -1,5 +1,6 @@
 """Strata attention: corners, gradients, decoding, packed and padded sequences, the same module in C++, mistakes."""
 
+import copy
 import os
 import subprocess
 
@@ -230,3 +231,12 @@ def test_the_certificate_bounds_the_divergence(both_sides):
     bound = strata.hsa_stream_certificate(q, k, 4, **options)
     assert bound.shape == gap.shape and (gap <= bound + 1e-12).all() and gap.max() > 1e-3
     assert not strata.hsa_stream_certificate([x.requires_grad_() for x in q], k, 4, **options).requires_grad
+
+
+@pytest.mark.parametrize("form", ["tree", "streaming", "both sides"])
+def test_modules_in_bfloat16(form):
+    module = make(form, dtype=torch.bfloat16, levels=3)
+    torch.nn.init.normal_(module.level_logits)
+    x = torch.randn(2, 20, 16)
+    want = copy.deepcopy(module).float()(x, lengths=[20, 20])
+    assert (module(x.bfloat16(), lengths=[20, 20]).float() - want).abs().max() < 0.05 * want.abs().max()
