@@ -67,7 +67,7 @@ void print_hkt(const Json& result) {
       orthogonality, upsampling, projection, residual, worst);
 }
 
-void print_hsa(const Json& result) {
+void print_tree(const Json& result) {
   fmt::print("{:<6} {:<5} {:>8} {:>8}  {:<34} {}\n", "layer", "head", "KL gap", "cost",
              "mass: self, then root downwards", "nearest balanced tree in cost");
   for (const Json& layer : result.at("layers")) {
@@ -86,8 +86,39 @@ void print_hsa(const Json& result) {
     }
   }
   fmt::print(
-      "\nKL gap: nats per token to softmax on the same queries and keys. Cost: score products over flat "
-      "attention's.\n");
+      "\nKL gap: nats per token to {} on the same queries and keys. Cost: score products over flat "
+      "attention's.\n",
+      result.at("attention") == "hsa" ? "softmax" : "HKT's attention");
+}
+
+void print_stream(const Json& result) {
+  fmt::print("{:<6} {:<5} {:>4} {:>5} {:>9} {:>9} {:>12} {:>8}  {}\n", "layer", "head", "b", "near", "KL", "delta^2/8",
+             "certificate", "cost", "KL with near 1, 2, 4 at the same b");
+  double kl = 0, range = 0, certificate = 0;
+  for (const Json& layer : result.at("layers")) {
+    for (const Json& head : layer.at("heads")) {
+      std::string others;
+      for (const Json& other : head.at("alternatives")) {
+        if (other.at("branching") == head.at("branching"))
+          others += fmt::format("{}{:.5f}", others.empty() ? "" : ", ", other.at("kl").get<double>());
+      }
+      fmt::print("{:<6} {:<5} {:>4} {:>5} {:>9.5f} {:>9.4f} {:>12.4f} {:>8.4f}  {}\n", layer.at("layer").get<int>(),
+                 head.at("head").get<int>(), head.at("branching").get<int>(), head.at("near").get<int>(),
+                 head.at("kl").get<double>(), head.at("range_bound").get<double>(),
+                 head.at("certificate").get<double>(), head.at("cost").get<double>(),
+                 others.empty() ? "see the JSON file" : others);
+      kl += head.at("kl").get<double>();
+      range += head.at("range_bound").get<double>();
+      certificate += head.at("certificate").get<double>();
+    }
+  }
+  if (range > 0)
+    fmt::print("\ntightness, over all heads: the KL is {:.1f}% of delta^2/8 and {:.2f}% of the certificate\n",
+               100 * kl / range, 100 * kl / certificate);
+  fmt::print(
+      "\nKL: nats per token from attention on the same scores without a hierarchy, exactly. delta^2/8 bounds it by the "
+      "range of the scores\nwithin nodes, the certificate by how far keys are from their nodes' means, at the cost of "
+      "the attention. Means over tokens. Cost:\nscore products over attention without a hierarchy.\n");
 }
 
 void show_subsumption(bool json) {
@@ -135,11 +166,8 @@ void run_inspect(InspectState& state) {
   fmt::print("{}: {} attention on {}, {} rows of the {} split, {:.1f} tokens on average\n\n", state.request.model,
              result.at("attention").get<std::string>(), result.at("task").get<std::string>(),
              result.at("samples").get<int64_t>(), state.request.split, result.at("mean_tokens").get<double>());
-  if (result.at("attention") == "hsa") {
-    print_hsa(result);
-  } else {
-    print_hkt(result);
-  }
+  const std::string form = result.at("form");
+  (form == "tree" ? print_tree : form == "stream" ? print_stream : print_hkt)(result);
   for (const Json& problem : result.at("problems")) fmt::print("not computed: {}\n", problem.get<std::string>());
   fmt::print("\nwritten to {}; report: {}\n", output.string(), page.path.string());
 }

@@ -5,7 +5,8 @@
 #include "data/loader.h"
 #include "data/task.h"
 #include "inspect/inspect_hkt.h"
-#include "inspect/inspect_hsa.h"
+#include "inspect/inspect_stream.h"
+#include "inspect/inspect_tree.h"
 #include "inspect/pictures.h"
 #include "train/evaluate.h"
 #include "train/record.h"
@@ -48,29 +49,40 @@ LayerInputs read_rows(LoadedModel& loaded, const TaskData& data, const Dataset& 
   return inputs;
 }
 
+// Flat or HKT attention, not tied by a hierarchy.
+bool is_hkt(const torch::nn::Module& module) {
+  return dynamic_cast<const HktAttentionImpl*>(&module) != nullptr &&
+         dynamic_cast<const StrataAttentionImpl*>(&module) == nullptr;
+}
+
+// What the heads of a layer report: "levels", "tree" or "stream".
+const char* form_of(const torch::nn::Module& module) {
+  return is_hkt(module) ? "levels" : has_trees(module) ? "tree" : "stream";
+}
+
 // Why a layer cannot be inspected; empty when it can.
 std::string layer_problem(const LayerInputs& inputs, int64_t layer, const torch::nn::Module& module) {
   if (inputs.read[layer].size() < inputs.batches.size()) return "not reached: a layer below it failed";
   for (const Tensor& x : inputs.read[layer]) {
     if (!x.isfinite().all().item<bool>()) return "its inputs are not finite";
   }
-  if (dynamic_cast<const HktAttentionImpl*>(&module) != nullptr) return {};  // its heads are checked one by one
+  if (is_hkt(module)) return {};  // its heads are checked one by one
   for (const auto& item : module.named_parameters()) {
     if (!item.value().isfinite().all().item<bool>()) return fmt::format("its weights {} are not finite", item.key());
   }
-  if (inputs.trees.empty()) return "the streaming form of HSA has no tree to inspect";
   return {};
 }
 
 Json inspect_layer(torch::nn::Module& module, const std::vector<Tensor>& read, const LayerInputs& inputs) {
-  if (auto* hkt = dynamic_cast<HktAttentionImpl*>(&module)) return inspect_hkt_layer(*hkt, read);
-  return inspect_hsa_layer(dynamic_cast<HsaAttentionImpl&>(module), read, inputs.trees);
+  if (is_hkt(module)) return inspect_hkt_layer(dynamic_cast<HktAttentionImpl&>(module), read);
+  return has_trees(module) ? inspect_tree_layer(module, read, inputs.trees) : inspect_stream_layer(module, read);
 }
 
 Json pictures_of(torch::nn::Module& module, const LayerInputs& inputs, int64_t layer, int64_t row, int64_t side) {
   const Tensor& read = inputs.read[layer][row];
-  if (auto* hkt = dynamic_cast<HktAttentionImpl*>(&module)) return hkt_pictures(*hkt, read, side);
-  return hsa_pictures(dynamic_cast<HsaAttentionImpl&>(module), read, *inputs.trees[row], side);
+  if (is_hkt(module)) return hkt_pictures(dynamic_cast<HktAttentionImpl&>(module), read, side);
+  return has_trees(module) ? tree_pictures(module, read, *inputs.trees[row], side)
+                           : stream_pictures(module, read, side);
 }
 
 // The tokens of a row, its label and its tree.
@@ -104,10 +116,6 @@ Json inspect_model(const InspectRequest& request) {
   torch::NoGradGuard no_grad;
   LoadedModel loaded = load_model(request.model, request.check_digest);
   const ModelCard& card = loaded.card;
-  if (card.config.attention == "strata") {
-    throw usage_error("{}: expected a model of flat, hkt or hsa attention, got strata, which inspect does not know yet",
-                      request.model);
-  }
   Json problems = Json::array();
   for (const auto& item : loaded.model->named_parameters()) {
     if (!item.value().isfinite().all().item<bool>())
@@ -158,6 +166,7 @@ Json inspect_model(const InspectRequest& request) {
           {"model", request.model},
           {"task", card.task},
           {"attention", card.config.attention},
+          {"form", form_of(*loaded.model->attention(0))},
           {"causal", card.shape.next_token},
           {"split", request.split},
           {"samples", samples},

@@ -7,7 +7,8 @@
 #include <cstdlib>
 
 #include "inspect/hkt_run.h"
-#include "inspect/inspect_hsa.h"
+#include "inspect/inspect_stream.h"
+#include "inspect/inspect_tree.h"
 
 namespace strata {
 namespace {
@@ -72,11 +73,23 @@ Json hkt_pictures(HktAttentionImpl& layer, const torch::Tensor& input, int64_t s
   return heads;
 }
 
-Json hsa_pictures(HsaAttentionImpl& layer, const torch::Tensor& input, const Tree& tree, int64_t side) {
+namespace {
+
+Json attention_pictures(const std::vector<Matrix>& attentions, int64_t side, bool causal) {
   Json heads = Json::array();
-  for (const Matrix& attention : hsa_attention_matrices(layer, input, tree))
-    heads.push_back({{"attention", picture(attention, side, false, true)}, {"levels", Json::array()}});
+  for (const Matrix& attention : attentions)
+    heads.push_back({{"attention", picture(attention, side, causal, true)}, {"levels", Json::array()}});
   return heads;
+}
+
+}  // namespace
+
+Json tree_pictures(torch::nn::Module& layer, const torch::Tensor& input, const Tree& tree, int64_t side) {
+  return attention_pictures(tree_attention_matrices(layer, input, tree), side, false);
+}
+
+Json stream_pictures(torch::nn::Module& layer, const torch::Tensor& input, int64_t side) {
+  return attention_pictures(stream_attention_matrices(layer, input), side, !stream_form(layer).both_sides);
 }
 
 }  // namespace strata

@@ -4,7 +4,6 @@
 #include <torch/torch.h>
 
 #include "model/hkt_attention.h"
-#include "model/hsa_attention.h"
 #include "strata/tree.h"
 #include "util/options.h"
 
@@ -20,6 +19,7 @@ inline int64_t picture_block(int64_t tokens, int64_t side) { return (tokens + si
 // sequence is the mean over a block of queries, with the attention summed and the scores averaged over blocks of keys;
 // null is masked. input: the input of the layer, (tokens, model).
 Json hkt_pictures(HktAttentionImpl& layer, const torch::Tensor& input, int64_t side);
-Json hsa_pictures(HsaAttentionImpl& layer, const torch::Tensor& input, const Tree& tree, int64_t side);
+Json tree_pictures(torch::nn::Module& layer, const torch::Tensor& input, const Tree& tree, int64_t side);
+Json stream_pictures(torch::nn::Module& layer, const torch::Tensor& input, int64_t side);
 
 }  // namespace strata

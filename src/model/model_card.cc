@@ -29,8 +29,10 @@ void check(const ModelCard& card, const std::string& where) {
   require(card.shape.vocabulary == vocabulary, "as many tokens as the task or its words have");
   const auto outputs = card.shape.next_token ? vocabulary : static_cast<int64_t>(card.labels.size());
   require(card.shape.outputs == outputs, "one output for each label, or for each token of a language model");
+  const bool has_tree = card.tree != "none";
   const TreeMaker trees(card.tree, card.config.branching);
-  require(card.shape.tables == trees.position_tables() && card.shape.places == trees.position_places(),
+  require(card.shape.tables == (has_tree ? trees.position_tables() : ModelShape().tables) &&
+              card.shape.places == (has_tree ? trees.position_places() : ModelShape().places),
           "as many sibling positions as the kind of tree has");
   for (const std::string& word : card.words)
     require(split_words(word) == std::vector<std::string>{word}, "words that a text can have");

@@ -68,6 +68,46 @@ def test_hsa(home):
         assert all(other["kl_gap"] > 0 for other in head["alternatives"])
 
 
+def test_strata_on_trees(home):
+    heads = layers(home, "--attention", "strata", "--tree", "task")
+    assert len(heads) == 4
+    for head in heads:
+        assert sum(head["mass_by_depth"]) == pytest.approx(1)
+        assert head["kl_gap"] >= -1e-9 and len(head["alternatives"]) == 5
+
+
+@pytest.mark.parametrize(
+    "options", [["strata", "--tree", "none", "--near", "1"], ["strata", "--tree", "none", "--branching", "4"]], ids=" ".join
+)
+def test_forms_without_a_tree(home, options):
+    heads = layers(home, "--attention", *options)
+    assert len(heads) == 4 and json.load(open(home / "run/inspect.json"))["form"] == "stream"
+    for head in heads:
+        near = {(one["branching"], one["near"]): one for one in head["alternatives"]}
+        assert len(near) == 12
+        for one in [head, *near.values()]:
+            assert -1e-9 <= one["kl"] <= one["range_bound"] + 1e-9 <= one["certificate"] + 2e-9
+            assert 0 < one["cost"] <= 1
+        own = near[head["branching"], head["near"]]
+        assert own["kl"] == pytest.approx(head["kl"]) and own["certificate"] == pytest.approx(head["certificate"])
+        for branching in (4, 8, 16, 32):
+            assert near[branching, 1]["kl"] >= near[branching, 2]["kl"] - 1e-12 >= near[branching, 4]["kl"] - 2e-12
+
+
+def test_language_models_with_a_logarithmic_cache(home):
+    text = home / "text"
+    text.mkdir()
+    (text / "train.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
+    for options in (["hsa"], ["strata", "--positions", "rotary"]):
+        strata("train", "--task", "text", "--data", text / "train.txt", "--length", "64", "--model-size", "16", "--heads", "2",
+               "--threads", "1", "--epochs", "1", "--attention", *options, "--branching", "4", "--folder", options[0])
+        result = json.loads(strata("inspect", options[0], "--samples", "3", "--json", "--quiet"))
+        assert result["form"] == "stream" and result["causal"] and not result["problems"]
+        assert all(0 <= head["kl"] <= head["certificate"] for layer in result["layers"] for head in layer["heads"])
+    shown = strata("inspect", "strata", "--samples", "3", "--quiet")
+    assert "certificate" in shown and "near 1, 2, 4" in shown
+
+
 def test_a_star_has_no_gap(home):
     for head in layers(home, "--attention", "hsa", "--tree", "star", "--sibling-positions", "none"):
         assert head["kl_gap"] == pytest.approx(0, abs=1e-9) and head["cost"] == 1
@@ -111,11 +151,7 @@ def test_language_models_and_long_rows(home):
         strata("train", *TINY, "--task", "text", "--data", "book.txt", "--length", 100, "--attention", attention, "--steps", 2, "--folder",
                attention)
         result = json.loads(strata("inspect", attention, "--samples", "2", "--json", "--quiet"))
-        if attention == "hsa":
-            assert all("streaming form" in problem for problem in result["problems"]) and len(result["problems"]) == 2
-            strata("inspect", attention, "--samples", "2", "--quiet")
-            continue
-        assert result["causal"]
+        assert result["causal"] and result["form"] == ("stream" if attention == "hsa" else "levels")
         example = result["examples"][0]
         assert example["block"] == 2 and len(example["tokens"]) == 100 and "label" not in example
         attention = example["layers"][0][0]["attention"]

@@ -26,7 +26,9 @@ function worst(heads, paths) {
 }
 
 function showInspect() {
-  const heads = inspectedHeads(), hsa = page.inspect.attention === "hsa", split = page.inspect.split;
+  const heads = inspectedHeads(), split = page.inspect.split;
+  // Results of before there was a form are of HKT or of HSA on trees.
+  const form = page.inspect.form ?? (page.inspect.attention === "hsa" ? "tree" : "levels");
   section("about", "What was inspected", "", part => {
     part.append(facts("The model and the rows it read", [
       ["model", page.inspect.model], ["task", page.inspect.task], ["attention", page.inspect.attention],
@@ -34,7 +36,7 @@ function showInspect() {
       ["tokens of a row, mean", { path: ["inspect", "mean_tokens"], style: { digits: 1 } }]]));
   });
   if (heads.length > 0) {
-    if (hsa) showHsa(heads); else showHkt(heads);
+    (form === "tree" ? showTree : form === "stream" ? showStream : showHkt)(heads);
   }
   if (list(["inspect", "examples"]).length > 0 && heads.length > 0) showExamples(heads);
   if (list(["metrics"]).length > 0) showTracking();
@@ -124,8 +126,9 @@ function showHkt(heads) {
   });
 }
 
-function showHsa(heads) {
-  section("hsa", "HSA on its tree", "The KL gap is what the tree costs against softmax on the same queries and keys, in nats per token; the cost counts score products over flat attention's.", part => {
+function showTree(heads) {
+  const against = page.inspect.attention === "strata" ? "HKT" : "softmax";
+  section("hsa", "Attention on its tree", `The KL gap is what the tree costs against ${against} on the same queries and keys, in nats per token; the cost counts score products over flat attention's.`, part => {
     const deepest = Math.max(...heads.map(head => list([...head.path, "mass_by_depth"]).length));
     barChart(part, { title: "Where the attention goes", note: "share at each depth of the tree; the token itself first", labels: heads.map(head => head.name), y: "share", stacked: true, max: 1,
       series: Array.from({ length: deepest }, (_, depth) => ({ label: depth === 0 ? "itself" : `depth ${depth - 1}`, paths: heads.map(head => [...head.path, "mass_by_depth", depth]) })) });
@@ -141,6 +144,31 @@ function showHsa(heads) {
       lineChart(area, { title: "KL gap against cost", note: head.name, x: "cost", y: "KL gap", series: [
         { label: "balanced trees", points: alternatives.map((other, i) => ({ x: other.cost, path: [...head.path, "alternatives", i, "kl_gap"] })) },
         { label: "tree in use", scatter: true, points: [{ x: at([...head.path, "cost"]), path: [...head.path, "kl_gap"] }] }] });
+    });
+    controls.append(choice("Head", heads.map(head => head.name), i => renew(heads[i])));
+    renew(heads[0]);
+  });
+}
+
+// Attention over a hierarchy without a tree: b children per node, n families of each height.
+function showStream(heads) {
+  section("stream", "What the hierarchy loses", "KL: nats per token from attention on the same scores without a hierarchy, exactly. delta²/8 bounds it by the range of the scores within nodes; the certificate bounds it by how far keys are from the means of their nodes, at the cost of the attention alone. Means over tokens; the cost counts score products over attention without a hierarchy.", part => {
+    const terms = [["branching", "b", whole], ["near", "near", whole], ["kl", "KL"], ["range_bound", "delta²/8"], ["certificate", "certificate"], ["cost", "cost"]];
+    const cells = path => terms.map(([key, , style]) => ({ path: [...path, key], style }));
+    part.append(table("The layer's own b and near", [...placeColumns, ...terms.map(([, title]) => ({ title }))], heads.map(head => [...place(head), ...cells(head.path)])));
+    const controls = el("div", { class: "controls" });
+    part.append(controls);
+    const renew = renewable(part, (area, head) => {
+      const path = [...head.path, "alternatives"], all = list(path);
+      const nears = [...new Set(all.map(one => one.near))];
+      const curves = key => nears.map((near, i) => ({ label: `near ${near}`, dash: i, points: all.map((one, x) => [one, x])
+        .filter(([one]) => one.near === near).map(([one, x]) => ({ x: one.branching, path: [...path, x, key] })) }));
+      const pair = el("div", { class: "charts" });
+      area.append(pair);
+      lineChart(pair, { title: "KL against b", note: head.name, x: "b", y: "nats", log: true, series: curves("kl") });
+      lineChart(pair, { title: "KL and its bounds against cost", note: head.name, x: "cost", y: "nats", log: true,
+        series: [["kl", "KL"], ["range_bound", "delta²/8"], ["certificate", "certificate"]].map(([key, label], i) => ({ label, scatter: true, colour: i, points: all.map((one, x) => ({ x: one.cost, path: [...path, x, key] })) })) });
+      area.append(table("Other b and near", terms.map(([, title]) => ({ title })), all.map((_, x) => cells([...path, x]))));
     });
     controls.append(choice("Head", heads.map(head => head.name), i => renew(heads[i])));
     renew(heads[0]);

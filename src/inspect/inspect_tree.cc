@@ -1,4 +1,4 @@
-#include "inspect/inspect_hsa.h"
+#include "inspect/inspect_tree.h"
 
 #include <cmath>
 
@@ -52,30 +52,33 @@ std::vector<double> mass_by_depth(const Tree& tree, const std::vector<int>& meet
 
 }  // namespace
 
-std::vector<Matrix> hsa_attention_matrices(HsaAttentionImpl& layer, const Tensor& input, const Tree& tree) {
-  torch::NoGradGuard no_grad;
-  const std::vector<Tensor> qkv = layer.project(input.unsqueeze(0));
-  const Tensor q = qkv[0][0].to(torch::kDouble).contiguous(), k = qkv[1][0].to(torch::kDouble).contiguous();
-  const Tensor v = torch::zeros_like(q), table = layer.position_table();
-  const Tensor positions = table.defined() ? table.to(torch::kDouble).contiguous() : Tensor();
-  const int64_t T = tree.tokens(), H = q.size(0);
+std::vector<Matrix> tree_attention_matrices(torch::nn::Module& layer, const Tensor& input, const Tree& tree) {
+  const LayerScores scores = layer_scores(layer, input);
+  const int64_t T = tree.tokens(), H = scores.heads(), d = scores.q[0].size(3), key_heads = scores.k[0].size(1);
   const TreeView view = tree.view();
   const int64_t zero = 0;
+  const Tensor v = torch::zeros_like(scores.k[0]);
   HsaProblem p;
   p.dtype = DType::kFloat64;
   p.sequences = 1;
   p.trees = &view;
   p.batch_of = p.first_token = &zero;
-  p.heads = p.key_heads = H;
-  p.head_size = p.value_size = static_cast<int>(q.size(2));
-  p.scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
-  p.q[0] = dense_view(q.data_ptr(), H, T, q.size(2));
-  p.k[0] = dense_view(k.data_ptr(), H, T, q.size(2));
-  p.v = dense_view(v.data_ptr(), H, T, q.size(2));
-  if (positions.defined()) {
-    p.positions = positions.data_ptr();
-    p.kinds = positions.size(1);
-    p.places = positions.size(2);
+  p.heads = H;
+  p.key_heads = key_heads;
+  p.levels = static_cast<int>(scores.q.size());
+  p.head_size = p.value_size = static_cast<int>(d);
+  p.scale = 1 / std::sqrt(static_cast<double>(d));
+  for (int l = 0; l < p.levels; ++l) {
+    p.first_row[l] = &zero;
+    p.q[l] = dense_view(scores.q[l].data_ptr(), H, scores.q[l].size(2), d);
+    p.k[l] = dense_view(scores.k[l].data_ptr(), key_heads, scores.k[l].size(2), d);
+  }
+  p.v = dense_view(v.data_ptr(), key_heads, T, d);
+  p.level_weights = scores.level_weights.data_ptr();
+  if (scores.positions.defined()) {
+    p.positions = scores.positions.data_ptr();
+    p.kinds = scores.positions.size(1);
+    p.places = scores.positions.size(2);
   }
   std::vector<Matrix> heads;
   for (int64_t h = 0; h < H; ++h) {
@@ -87,29 +90,30 @@ std::vector<Matrix> hsa_attention_matrices(HsaAttentionImpl& layer, const Tensor
   return heads;
 }
 
-Json inspect_hsa_layer(HsaAttentionImpl& layer, const std::vector<Tensor>& inputs,
-                       const std::vector<std::shared_ptr<const Tree>>& trees) {
+Json inspect_tree_layer(torch::nn::Module& layer, const std::vector<Tensor>& inputs,
+                        const std::vector<std::shared_ptr<const Tree>>& trees) {
   torch::NoGradGuard no_grad;
-  const int64_t heads = layer.options.heads();
+  const int64_t heads = layer_scores(layer, inputs[0]).heads();
   const std::vector<int64_t> branchings = {2, 4, 8, 16, 32};
   std::vector<std::vector<double>> mass(heads);
   TreeSums own(heads);
   std::vector<TreeSums> others(branchings.size(), TreeSums(heads));
   double flat_cost = 0, tokens = 0;
   for (size_t n = 0; n < inputs.size(); ++n) {
-    const std::vector<Tensor> qkv = layer.project(inputs[n].unsqueeze(0));
-    const Tensor q = qkv[0].to(torch::kDouble).contiguous(), k = qkv[1].to(torch::kDouble).contiguous();
+    const LayerScores scores = layer_scores(layer, inputs[n]);
     const auto T = static_cast<double>(trees[n]->tokens());
     tokens += T;
     own.cost += static_cast<double>(trees[n]->cost());
     flat_cost += T * T;
-    // With position terms, the approximated softmax has them, too. The gaps here compare trees on q and k alone, by
+    // With position terms, the approximated attention has them, too. The gaps here compare trees on q and k alone, by
     // which a tree can be chosen.
-    const Tensor lse =
-        std::get<1>(hkt_attention({q}, {k}, torch::zeros_like(q), torch::ones({heads, 1}, torch::kDouble)));
-    auto score_of = [&](const Tree& tree) { return hierarchy_score(q, k, {encode_tree(tree)}); };
+    const Tensor v = torch::zeros_like(scores.k[0]);
+    const Tensor lse = std::get<1>(hkt_attention(scores.q, scores.k, v, scores.level_weights));
+    HsaOptions options;
+    options.level_weights = scores.level_weights;
+    auto score_of = [&](const Tree& tree) { return hierarchy_score(scores.q, scores.k, {encode_tree(tree)}, options); };
     const Tensor own_score = score_of(*trees[n]), own_gap = kl_gap(lse, own_score)[0];
-    const std::vector<Matrix> attention = hsa_attention_matrices(layer, inputs[n], *trees[n]);
+    const std::vector<Matrix> attention = tree_attention_matrices(layer, inputs[n], *trees[n]);
     const std::vector<int> meeting = meeting_depths(*trees[n]);
     for (int64_t h = 0; h < heads; ++h) {
       own.gap[h] += own_gap[h].item<double>();
