@@ -23,10 +23,24 @@ struct GenerateState {
 };
 
 Json to_json(const std::string& prompt, const Generated& made) {
-  return {{"prompt", prompt},        {"text", made.text},
-          {"ended", made.ended},     {"prompt_tokens", made.prompt_tokens},
-          {"tokens", made.tokens},   {"prompt_seconds", made.prompt_seconds},
-          {"seconds", made.seconds}, {"cache_bytes", made.cache_bytes}};
+  Json json = {{"prompt", prompt},        {"text", made.text},
+               {"ended", made.ended},     {"prompt_tokens", made.prompt_tokens},
+               {"tokens", made.tokens},   {"prompt_seconds", made.prompt_seconds},
+               {"seconds", made.seconds}, {"cache_bytes", made.cache_bytes}};
+  if (made.cache_nodes > 0) {
+    json["cache_nodes"] = made.cache_nodes;
+    json["cache_node_bytes"] = made.node_bytes;
+    json["every_token_bytes"] = made.every_token_bytes;
+  }
+  return json;
+}
+
+// "caches: 1.05 MB", and of caches of nodes how little of the text that is.
+std::string cache_note(const Generated& made) {
+  auto megabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e6; };
+  if (made.cache_nodes == 0) return fmt::format("caches: {:.2f} MB", megabytes(made.cache_bytes));
+  return fmt::format("cache: {} nodes in each layer, {:.3f} MB, where keys and values of every token would take {:.3f} MB",
+                     made.cache_nodes, megabytes(made.node_bytes), megabytes(made.every_token_bytes));
 }
 
 void run_generate(const GenerateState& state) {
@@ -52,14 +66,13 @@ void run_generate(const GenerateState& state) {
     write("\n");
     Progress(state.quiet)
         .note(fmt::format(
-            "{} tokens in {:.2f} s ({:.1f} per second) after a prompt of {} tokens in {:.2f} s; ended by {}; "
-            "caches: {:.2f} MB",
+            "{} tokens in {:.2f} s ({:.1f} per second) after a prompt of {} tokens in {:.2f} s; ended by {}; {}",
             made.tokens, made.seconds, static_cast<double>(made.tokens) / std::max(made.seconds, 1e-9),
             made.prompt_tokens, made.prompt_seconds,
             made.ended == "tokens" ? "--tokens"
             : made.ended == "stop" ? "--stop"
                                    : "an " + made.ended,
-            static_cast<double>(made.cache_bytes) / 1e6));
+            cache_note(made)));
   }
   if (made.ended == "interrupt") throw Error(ExitCode::kInterrupted, "interrupted");
 }

@@ -69,7 +69,11 @@ Generated Generator::operator()(const std::string& prompt, const std::function<v
   out.finish();
   result.text = out.text();
   result.seconds = Seconds(std::chrono::steady_clock::now() - start).count();
-  result.cache_bytes = model_->bytes();
+  const CacheSize cache = model_->cache();
+  result.cache_bytes = cache.bytes;
+  result.cache_nodes = cache.nodes;
+  result.node_bytes = cache.node_bytes;
+  result.every_token_bytes = cache.every_token_bytes;
   return result;
 }
 

@@ -38,7 +38,7 @@ class Gpt2 : public LanguageModel {
   int64_t end() const override { return end_; }
   int64_t longest() const override { return model_.config().longest(); }
 
-  int64_t bytes() const override {
+  CacheSize cache() const override {
     int64_t sum = 0;
     for (size_t layer = 0; layer < streams_.size(); ++layer) {
       const HsaStreamState& s = streams_[layer];
@@ -46,7 +46,7 @@ class Gpt2 : public LanguageModel {
                                                          : std::vector{keys_[layer], values_[layer]};
       for (const Tensor& tensor : kept) sum += tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
     }
-    return sum;
+    return {sum};
   }
 
   Tensor read(const std::vector<int64_t>& tokens) override {

@@ -12,6 +12,14 @@
 
 namespace strata {
 
+// What the caches hold after some tokens.
+struct CacheSize {
+  int64_t bytes = 0;
+  int64_t nodes = 0;             // in each layer, of a cache that grows with the logarithm of the text; 0: another kind
+  int64_t node_bytes = 0;        // of these, in all layers
+  int64_t every_token_bytes = 0;  // what keys and values of every token would take
+};
+
 class LanguageModel {
  public:
   virtual ~LanguageModel() = default;
@@ -19,7 +27,7 @@ class LanguageModel {
   virtual std::string decode(int64_t token) const = 0;
   virtual int64_t end() const { return -1; }  // the token that ends a text; -1: none
   virtual int64_t longest() const = 0;        // largest number of tokens in the caches; 0: no limit
-  virtual int64_t bytes() const = 0;          // of the caches
+  virtual CacheSize cache() const = 0;
   // Reads tokens after those in the caches. Returns the logits of the next token.
   virtual torch::Tensor read(const std::vector<int64_t>& tokens) = 0;
   virtual void forget() = 0;  // empties the caches

@@ -1,6 +1,7 @@
 #include "data/dataset.h"
 #include "generate/language_model.h"
 #include "model/model_file.h"
+#include "strata/hsa_stream.h"
 #include "util/error.h"
 
 namespace strata {
@@ -30,18 +31,38 @@ class Trained : public LanguageModel {
   std::string decode(int64_t token) const override {
     return token == kPad ? "" : std::string(1, static_cast<char>(token - 1));
   }
-  int64_t longest() const override { return loaded_.card.config.positions == "none" ? 0 : loaded_.card.shape.length; }
-  int64_t bytes() const override { return stream_.bytes(); }
+  // A table of positions ends with the rows of training.
+  int64_t longest() const override {
+    const std::string& positions = loaded_.card.config.positions;
+    return positions == "none" || positions == "rotary" ? 0 : loaded_.card.shape.length;
+  }
+  CacheSize cache() const override {
+    const ModelConfig& c = loaded_.card.config;
+    CacheSize size{stream_.bytes()};
+    if (c.attention != "hsa" && c.attention != "strata") return size;
+    const bool levels = c.attention == "strata";
+    size.nodes = hsa_stream_slots(read_, static_cast<int>(c.branching), levels ? static_cast<int>(c.near) : 1);
+    // A node has the keys of every level, values and, per head, a bias; its mass is that of all heads.
+    const int64_t numbers = c.model_size * ((levels ? c.levels : 1) + 1) + c.heads + 1;
+    size.node_bytes = c.layers * size.nodes * numbers * static_cast<int64_t>(sizeof(float));
+    size.every_token_bytes = c.layers * read_ * 2 * c.model_size * static_cast<int64_t>(sizeof(float));
+    return size;
+  }
   Tensor read(const std::vector<int64_t>& tokens) override {
     Tensor logits;
     for (const int64_t token : tokens) logits = loaded_.model->step(token, stream_);
+    read_ += static_cast<int64_t>(tokens.size());
     return logits;
   }
-  void forget() override { stream_ = loaded_.model->start_stream(); }
+  void forget() override {
+    stream_ = loaded_.model->start_stream();
+    read_ = 0;
+  }
 
  private:
   LoadedModel loaded_;
   SequenceModelImpl::Stream stream_;
+  int64_t read_ = 0;  // tokens in the caches
 };
 
 }  // namespace

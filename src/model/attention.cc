@@ -57,6 +57,11 @@ AttentionModule make_hkt(const ModelConfig& c, const ModelShape& shape, int64_t 
 
 constexpr int64_t kHeights = 8;  // that have position terms in the forms without a tree of the data
 
+// Heights that a cache has room for: a stream of a trillion tokens.
+int64_t stream_heights(const ModelConfig& c) {
+  return hsa_stream_heights(int64_t{1} << 40, static_cast<int>(c.branching));
+}
+
 // (B, T): 1 for real tokens, 0 for padding.
 torch::Tensor real_tokens(const torch::Tensor& x, const torch::Tensor& lengths) {
   const torch::Tensor place = torch::arange(x.size(1), lengths.options());
@@ -84,8 +89,9 @@ AttentionModule make_strata(const ModelConfig& c, const ModelShape& shape) {
             if (form == StrataForm::kBothSides) return module->forward(x, {}, real_tokens(x, input.lengths));
             return module->forward(x, input.trees);
           },
-          [module]() mutable -> std::unique_ptr<AttentionStream> {
-            return std::make_unique<CachedStream<StrataAttention, StrataCache>>(module, module->start_stream(1));
+          [module, heights = stream_heights(c)]() mutable -> std::unique_ptr<AttentionStream> {
+            return std::make_unique<CachedStream<StrataAttention, StrataCache>>(module,
+                                                                                module->start_stream(1, heights));
           }};
 }
 
@@ -114,8 +120,9 @@ AttentionModule make_hsa(const ModelConfig& c, const ModelShape& shape) {
   HsaAttention module(options);
   return {module.ptr(),
           [module](const torch::Tensor& x, const ModelInput& input) mutable { return module->forward(x, input.trees); },
-          [module]() -> std::unique_ptr<AttentionStream> {
-            return std::make_unique<CachedStream<HsaAttention, HsaStreamCache>>(module, module->start_stream(1));
+          [module, heights = stream_heights(c)]() mutable -> std::unique_ptr<AttentionStream> {
+            return std::make_unique<CachedStream<HsaAttention, HsaStreamCache>>(module,
+                                                                                module->start_stream(1, heights));
           }};
 }
 

@@ -103,3 +103,17 @@ def classifier(folder):
     subprocess.run([STRATA, "train", "--steps", "1", "--train-rows", "64", "--valid-rows", "16", "--test-rows", "16", "--model-size", "16", "--heads", "2",
                     "--folder", str(folder / "run"), "--quiet"], check=True, capture_output=True)
     return folder / "run"
+
+
+def test_a_cache_of_nodes_grows_with_the_logarithm_of_the_text(runs):
+    """With rotary positions there is no longest text, also where a height has few nodes."""
+    subprocess.run([STRATA, "train", "--task", "text", "--data", str(runs / "text.txt"), "--attention", "strata", "--length", "32", "--steps", "2",
+                    "--model-size", "16", "--heads", "2", "--branching", "2", "--positions", "rotary", "--folder", str(runs / "rotary"), "--quiet"],
+                   check=True, capture_output=True)
+    short, long = (made(runs / "rotary", "to be", "--tokens", tokens) for tokens in (100, 1600))
+    assert long["tokens"] == 1600 and long["ended"] == "tokens"
+    assert short["cache_nodes"] < long["cache_nodes"] <= short["cache_nodes"] + 4 * 4  # four more heights of near b nodes
+    assert long["cache_node_bytes"] < long["every_token_bytes"] / 10
+    shown = subprocess.run([STRATA, "generate", runs / "rotary", "to be", "--tokens", "40"], capture_output=True, text=True, check=True, input="")
+    assert "nodes in each layer" in shown.stderr
+    assert "cache_nodes" not in made(runs / "flat", "to be", "--tokens", 5)
