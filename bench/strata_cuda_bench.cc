@@ -63,8 +63,7 @@ Times times_of(const Inputs& inputs, const std::vector<Tensor>& leaves, int roun
         output();
       },
       rounds);
-  const double both =
-      milliseconds([&] { torch::autograd::grad({output()}, leaves, {inputs.dout}); }, rounds);
+  const double both = milliseconds([&] { torch::autograd::grad({output()}, leaves, {inputs.dout}); }, rounds);
   return {forward, both};
 }
 
@@ -122,8 +121,9 @@ void add_streams(std::vector<Figure>& figures, int rounds) {
       });
       std::printf(" %12.3f %14.3f", flat.forward, flat.both);
       ours[shape.tokens] = t.both;
-      figures.push_back({"strata_cuda_stream_near2_cudnn_over_ours_fwdbwd_t" + std::to_string(shape.tokens / 1024) + "k",
-                         flat.both / t.both, shape.tokens == 16384 ? ">= 5" : ">= 20"});
+      figures.push_back(
+          {"strata_cuda_stream_near2_cudnn_over_ours_fwdbwd_t" + std::to_string(shape.tokens / 1024) + "k",
+           flat.both / t.both, shape.tokens == 16384 ? ">= 5" : ">= 20"});
     }
     std::printf("\n");
   }

@@ -39,8 +39,9 @@ Json to_json(const std::string& prompt, const Generated& made) {
 std::string cache_note(const Generated& made) {
   auto megabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e6; };
   if (made.cache_nodes == 0) return fmt::format("caches: {:.2f} MB", megabytes(made.cache_bytes));
-  return fmt::format("cache: {} nodes in each layer, {:.3f} MB, where keys and values of every token would take {:.3f} MB",
-                     made.cache_nodes, megabytes(made.node_bytes), megabytes(made.every_token_bytes));
+  return fmt::format(
+      "cache: {} nodes in each layer, {:.3f} MB, where keys and values of every token would take {:.3f} MB",
+      made.cache_nodes, megabytes(made.node_bytes), megabytes(made.every_token_bytes));
 }
 
 void run_generate(const GenerateState& state) {

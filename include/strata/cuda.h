@@ -56,7 +56,7 @@ struct HsaPlan {
   int64_t families = 0, leaves = 0;
   int64_t widest_family = 0;                         // children
   int64_t position_tables = 0, position_places = 0;  // the smallest position table that these families need
-  int levels = 1;        // of the problem it was made for
+  int levels = 1;                                    // of the problem it was made for
   int owned_levels = 1;  // levels below this one have rows of one family each: no family's leaves cut one
   // Where in `numbers` each table starts.
   int64_t child_begin = 0, children = 0, sequence = 0, kind = 0, batch_of = 0, first_row = 0, leaf_begin = 0, roots = 0;

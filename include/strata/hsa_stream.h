@@ -90,9 +90,9 @@ STRATA_API Status hsa_stream_materialize(const HsaStreamProblem& problem, int64_
 //
 //   KL_i <= (s sum_l a_l |q^(l)_i| r^(l)_m + r'_m)^2 / 2      for the node m that the row sees where this is largest
 //
-// No key of node m is further than r^(l)_m from the node's mean, and no kappa further than r'_m; the radii are carried up
-// the tree, so this costs less than the attention. bound: (batch, heads, tokens), compute type. v is not read. Position
-// terms belong to nodes, so they have no part in it.
+// No key of node m is further than r^(l)_m from the node's mean, and no kappa further than r'_m; the radii are carried
+// up the tree, so this costs less than the attention. bound: (batch, heads, tokens), compute type. v is not read.
+// Position terms belong to nodes, so they have no part in it.
 STRATA_API Status hsa_stream_certificate(const HsaStreamProblem& problem, void* bound);
 
 // Heights that a stream of `tokens` tokens reaches: the digits of `tokens` in base b.

@@ -39,7 +39,8 @@ int64_t offset(const ConstView& view, int64_t batch, int64_t head, int64_t row) 
 template <class C>
 struct Nodes {
   int64_t count = 0;
-  std::vector<C> mass, mean, radius;  // mean: (node, key channels of all levels, then kappa); radius: (node, levels + 1)
+  std::vector<C> mass, mean,
+      radius;  // mean: (node, key channels of all levels, then kappa); radius: (node, levels + 1)
 };
 
 template <class C>
@@ -57,8 +58,7 @@ struct Certificate {
       C* to = nodes.mean.data() + t * width;
       for (int l = 0; l < p.levels; ++l) {
         const int64_t row = offset(p.k[l], batch, key_head, t >> l);
-        for (int c = 0; c < p.head_size; ++c)
-          *to++ = element<C>(p.k[l].data, p.dtype, row + c * p.k[l].stride[3]);
+        for (int c = 0; c < p.head_size; ++c) *to++ = element<C>(p.k[l].data, p.dtype, row + c * p.k[l].stride[3]);
       }
       if (p.key_bias.data != nullptr)
         *to = static_cast<const C*>(p.key_bias.data)[offset(p.key_bias, batch, key_head, t)];

@@ -9,14 +9,14 @@ namespace strata::cuda {
 
 // The plan on the device. Families of all sequences are numbered by depth, so that those of one depth are neighbours.
 struct PlanView {
-  const int32_t *child_begin, *children;               // a child is a token of its sequence, or ~family
+  const int32_t *child_begin, *children;             // a child is a token of its sequence, or ~family
   const int32_t *sequence, *kind;                    // of each family
   const int32_t *batch_of, *first_row, *leaf_begin;  // of each sequence; leaf_begin: tokens of those before it
   // first_row: (level, sequence)
 };
 
-// Numbers of families, (family, head), and of leaves, (token, head), in the compute type C. Null where not needed. Heads
-// are query heads; those of one key head have the same k and v.
+// Numbers of families, (family, head), and of leaves, (token, head), in the compute type C. Null where not needed.
+// Heads are query heads; those of one key head have the same k and v.
 template <class C>
 struct NodeNumbers {
   C *q, *k;                       // means: (family, head, level, channels)
@@ -135,7 +135,8 @@ inline int64_t families_at(const HsaPlan& plan, int64_t depth) {
 }
 inline int64_t depths_of(const HsaPlan& plan) { return static_cast<int64_t>(plan.depth_begin.size()) - 1; }
 
-// hsa_later.cu: sums what a backward pass left in `later`; `parts`: parts of the gradient of the level weights, per head.
+// hsa_later.cu: sums what a backward pass left in `later`; `parts`: parts of the gradient of the level weights, per
+// head.
 template <class S>
 cudaError_t hsa_sum_later(const HsaCall& call, const HsaArgs<S>& a, const HsaGradients& g, int64_t parts);
 

@@ -111,10 +111,10 @@ struct GradientFamily : BackwardFamily<T, D, kOneLevel> {
       : BackwardFamily<T, D, kOneLevel>(all.a, all.g.dout, item.family, item.head, memory), args(all) {
     const HsaArgs<T>& a = args.a;
     m = args.root ? 1.0f : a.n.m[this->node];
-    fbar = !args.root                 ? a.n.fbar[this->node]
-           : args.g.dscore == nullptr ? 0.0f
-                                      : static_cast<const float*>(args.g.dscore)[this->head.sequence * a.p.heads +
-                                                                                 this->head.head];
+    fbar = !args.root ? a.n.fbar[this->node]
+           : args.g.dscore == nullptr
+               ? 0.0f
+               : static_cast<const float*>(args.g.dscore)[this->head.sequence * a.p.heads + this->head.head];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       children[half] = __shfl_sync(~0u, this->child, this->row(half));
@@ -172,8 +172,8 @@ struct GradientFamily : BackwardFamily<T, D, kOneLevel> {
     }
   }
 
-  // left x rows, plus the children's shares of the family's own gradient. level: of rows that are sums over coarse rows,
-  // else 0. leaf_row(t): where the row of leaf t goes.
+  // left x rows, plus the children's shares of the family's own gradient. level: of rows that are sums over coarse
+  // rows, else 0. leaf_row(t): where the row of leaf t goes.
   template <class LeafRow>
   __device__ void store(const uint32_t (&left)[4], uint32_t tile, int tile_level, int level, float factor,
                         const float* shares, float* nodes, int64_t offset, int width, int channels, float* later,

@@ -75,7 +75,7 @@ struct ChildGradient {
   int32_t child;
   bool root, real;  // real: the child counts
   C w, total, share, m, fbar, fbar_share, Z, mu;
-  C own = 0, child_fbar = 0;  // mass of the child on itself; what goes down to its f
+  C own = 0, child_fbar = 0;                         // mass of the child on itself; what goes down to its f
   C dq[kLaneChannels] = {}, dk[kLaneChannels] = {};  // of one level after the other
   C dv[kLaneChannels] = {}, dkappa = 0, dweight = 0, level_part = 0;
 

@@ -38,7 +38,8 @@ size_t node_bytes(const HsaProblem& p, const HsaPlan& plan, bool backward) {
 Status check_call(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const void* workspace) {
   if (Status s = hsa_check(p, On::kDevice); !s.ok()) return s;
   if (plan.levels != p.levels)
-    return invalid("plan: expected one of ", p.levels, " levels, got one of ", plan.levels, "; make it with hsa_plan()");
+    return invalid("plan: expected one of ", p.levels, " levels, got one of ", plan.levels,
+                   "; make it with hsa_plan()");
   if (p.heads > 65535) return invalid("heads: expected at most 65535 on CUDA, got ", p.heads);
   int64_t tokens = 0, families = 0;
   for (int64_t n = 0; n < p.sequences; ++n) tokens += p.trees[n].tokens, families += p.trees[n].families;

@@ -13,7 +13,8 @@ __global__ void __launch_bounds__(32 * kFamilyWarps)
   extern __shared__ __align__(1024) unsigned char memory[];
   const FamilyItem item(first, families, a.p.heads);
   if (!item.exists) return;
-  const FamilyTile<T, D, kOneLevel> f(a, {}, item.family, item.head, shared_address(memory) + warp_of_thread() * warp_memory);
+  const FamilyTile<T, D, kOneLevel> f(a, {}, item.family, item.head,
+                                      shared_address(memory) + warp_of_thread() * warp_memory);
   float P[2][4] = {}, Z[2];
   f.attention(P, Z);
   f.store_node(Z);

@@ -1,5 +1,5 @@
-// What the backward passes of HSA sum afterwards, in a fixed order: the gradients of coarse rows over their tokens, those
-// of keys over the query heads that share them, and those of the level weights over all families.
+// What the backward passes of HSA sum afterwards, in a fixed order: the gradients of coarse rows over their tokens,
+// those of keys over the query heads that share them, and those of the level weights over all families.
 #include "cuda/hsa_args.h"
 #include "cuda/launch.cuh"
 #include "cuda/simt.cuh"

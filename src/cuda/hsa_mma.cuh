@@ -120,8 +120,8 @@ struct FamilyTile {
       const int first = first_leaf >> level, count = slot(level, kTileRows - 1) + 1;
 #pragma unroll 4
       for (int r = r0; r < count; r += kStep, rows += kStep * view.stride[2]) {
-        const bool there = (kOneLevel ? real >> r & 1 : real & children_of_row(level, first + r)) != 0 &&
-                           chunk * 8 < channels;
+        const bool there =
+            (kOneLevel ? real >> r & 1 : real & children_of_row(level, first + r)) != 0 && chunk * 8 < channels;
         cp_async(tile + tile_offset<D>(r, chunk), there ? rows : view.data, there ? 16 : 0);
       }
       return;
@@ -177,9 +177,7 @@ struct FamilyTile {
       const bool is_node = __shfl_sync(~0u, child, y) < 0;
       const int64_t at = y != x && x < size && y < size ? head.position(family, x, y) : -1;
       const float E = at < 0 ? 0.0f : static_cast<const float*>(a.p.positions)[at];
-      s = add == -INFINITY || x >= size || (a.p.causal && y > x) ? -INFINITY
-          : x == y && is_node                                    ? f
-                                                                 : s + add + E;
+      s = add == -INFINITY || x >= size || (a.p.causal && y > x) ? -INFINITY : x == y && is_node ? f : s + add + E;
     });
     TileSoftmax softmax;
     float rescale[2];  // there is one tile alone

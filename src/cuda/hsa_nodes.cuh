@@ -39,15 +39,14 @@ struct Head {
                 .at(a.plan.first_row[level * a.p.sequences + sequence] + (token >> level), 0);
   }
   __device__ C level_weight(int level) const {
-    return a.p.level_weights == nullptr ? C(1)
-                                        : static_cast<const C*>(a.p.level_weights)[head * a.p.levels + level];
+    return a.p.level_weights == nullptr ? C(1) : static_cast<const C*>(a.p.level_weights)[head * a.p.levels + level];
   }
 
   __device__ C weight(int32_t child) const {
     if (child < 0) return a.n.weight[node(~child)];
     if (a.p.weights.data == nullptr) return C(1);
-    return static_cast<const C*>(a.p.weights.data)[batch * a.p.weights.stride[0] +
-                                                   (a.plan.first_row[sequence] + child) * a.p.weights.stride[2]];
+    return static_cast<const C*>(
+        a.p.weights.data)[batch * a.p.weights.stride[0] + (a.plan.first_row[sequence] + child) * a.p.weights.stride[2]];
   }
   __device__ C kappa(int32_t child) const {
     if (child < 0) return a.n.kappa[node(~child)];

@@ -152,8 +152,7 @@ struct StreamHead : StreamKeys<S> {
 
   __device__ int64_t token(int t) const { return stream * a.p.tokens + t; }
   __device__ C level_weight(int level) const {
-    return a.p.level_weights == nullptr ? C(1)
-                                        : static_cast<const C*>(a.p.level_weights)[head * a.p.levels + level];
+    return a.p.level_weights == nullptr ? C(1) : static_cast<const C*>(a.p.level_weights)[head * a.p.levels + level];
   }
   // Index into the position table of node n for a query below `ancestor`, both of this height; -1 for none. It is the
   // sum of a part of the query and one of the node.

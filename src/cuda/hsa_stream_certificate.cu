@@ -83,12 +83,12 @@ template <class S>
 cudaError_t certificate(const StreamCall& call, void* bound) {
   using C = typename ComputeOf<S>::Type;
   const StreamArgs<S> a = stream_args<S>(call);
-  auto* radii = reinterpret_cast<C*>(static_cast<char*>(call.workspace) + place_stream<S>(call.p, false, nullptr, nullptr));
+  auto* radii =
+      reinterpret_cast<C*>(static_cast<char*>(call.workspace) + place_stream<S>(call.p, false, nullptr, nullptr));
   if (const cudaError_t e = hsa_stream_means(a, false, call.stream); e != cudaSuccess) return e;
   for (int height = 1; height < a.heights.count; ++height) {
     const int nodes = a.heights.nodes[height], items = static_cast<int>(a.p.batch * a.p.key_heads) * nodes;
-    stream_radii_kernel<S>
-        <<<blocks_for(items, kWarps), kThreads, 0, call.stream>>>(a, radii, height, nodes, items);
+    stream_radii_kernel<S><<<blocks_for(items, kWarps), kThreads, 0, call.stream>>>(a, radii, height, nodes, items);
   }
   const int64_t rows = a.p.batch * a.p.heads * a.p.tokens;
   stream_bound_kernel<S><<<blocks_for(rows, kWarps), kThreads, 0, call.stream>>>(a, radii, static_cast<C*>(bound));

@@ -30,8 +30,7 @@ struct EntryLayout {
   static constexpr int kWeights = kEntryRows * kEntryQueries * 2;  // bytes
   __host__ __device__ static int entries(int levels) { return (levels + 1) * kEntryRows * D * 2 + kEntryRows * 4; }
   __host__ __device__ static int stage(int levels) {
-    return (entry_query_rows(levels) + kEntryQueries) * D * 2 +
-           kEntryQueries * static_cast<int>(sizeof(QueryNumbers));
+    return (entry_query_rows(levels) + kEntryQueries) * D * 2 + kEntryQueries * static_cast<int>(sizeof(QueryNumbers));
   }
   static int memory(int levels, int stages) { return entries(levels) + 2 * kWeights + stages * stage(levels); }
   // 0: it does not fit.
@@ -98,8 +97,8 @@ struct EntryBlock {
   // 64 queries of a head from i0 on, those below `end` alone.
   __device__ void load(const StreamHead<T>& head, int i0, int end, unsigned char* stage) const {
     for (int level = 0; level < levels(); ++level)
-      load_level<T, D, kEntryThreads>(q_tile(stage, level), rows_of<const T>(a.p.q[level], head.batch, head.head), level,
-                                      i0, kEntryQueries, end, a.p.head_size, [](int) { return true; });
+      load_level<T, D, kEntryThreads>(q_tile(stage, level), rows_of<const T>(a.p.q[level], head.batch, head.head),
+                                      level, i0, kEntryQueries, end, a.p.head_size, [](int) { return true; });
     load_level<T, D, kEntryThreads>(dout_tile(stage), rows_of<const T>(a.g.dout, head.batch, head.head), 0, i0,
                                     kEntryQueries, end, a.p.value_size, [](int) { return true; });
     cp_async_commit();
@@ -120,9 +119,8 @@ struct EntryBlock {
     float s[2][4] = {}, ds[2][4] = {};
     for (int level = 0; level < levels(); ++level) {
       float x[2][4] = {};
-      rows_by_rows<T, D>(x, tiles.key_tile(level),
-                         tiles.key_slot(height, first, level, warp_rows + left_lane_row()), q_tile(stage, level),
-                         ((i0 + query + right_lane_row()) >> level) - (i0 >> level));
+      rows_by_rows<T, D>(x, tiles.key_tile(level), tiles.key_slot(height, first, level, warp_rows + left_lane_row()),
+                         q_tile(stage, level), ((i0 + query + right_lane_row()) >> level) - (i0 >> level));
       const float weight = head.level_weight(level) * static_cast<float>(p.scale);
       each_of_tile([&](int, int n, int i, int) { s[n][i] += weight * x[n][i]; });
     }
@@ -202,9 +200,7 @@ struct EntryBlock {
     const int chunks = (max(0, end - begin) + kEntryQueries - 1) / kEntryQueries, all = group * chunks;
     const int from = static_cast<int>(int64_t{all} * split / splits),
               to = static_cast<int>(int64_t{all} * (split + 1) / splits);
-    auto head_of = [&](int item) {
-      return StreamHead<T>(a, keys.key_stream * group + item / chunks);
-    };
+    auto head_of = [&](int item) { return StreamHead<T>(a, keys.key_stream * group + item / chunks); };
     auto query_of = [&](int item) { return begin + item % chunks * kEntryQueries; };
     auto stage_of = [&](int item) {
       return stages + (stage_count == 2 ? (item - from) % 2 : 0) * Layout::stage(levels());
@@ -273,7 +269,8 @@ struct EntryBlock {
       const bool values = tensor == levels();
       const int channels = values ? p.value_size : p.head_size;
       if (parent[half].share > 0) {
-        const float* from = values ? a.dv + parent[half].node * channels : a.dk + keys.key_row(parent[half].node, tensor);
+        const float* from =
+            values ? a.dv + parent[half].node * channels : a.dk + keys.key_row(parent[half].node, tensor);
         const float2 more = *reinterpret_cast<const float2*>(from + channel);
         x.x += parent[half].share * more.x, x.y += parent[half].share * more.y;
       }
@@ -398,12 +395,11 @@ template <class T>
 cudaError_t hsa_stream_entry_gradient_mma(const StreamArgs<T>& a, cudaStream_t stream) {
   const bool small = has_small_heads(a.p);
   for (int height = a.heights.count - 1; height >= 0; --height) {
-    const cudaError_t e = a.p.levels == 1   ? (small ? entries<T, 64, 1>(a, height, stream)
-                                                     : entries<T, 128, 1>(a, height, stream))
-                          : a.p.levels <= 3 ? (small ? entries<T, 64, 3>(a, height, stream)
-                                                     : entries<T, 128, 3>(a, height, stream))
-                                            : (small ? entries<T, 64, kMaxLevels>(a, height, stream)
-                                                     : entries<T, 128, kMaxLevels>(a, height, stream));
+    const cudaError_t e =
+        a.p.levels == 1 ? (small ? entries<T, 64, 1>(a, height, stream) : entries<T, 128, 1>(a, height, stream))
+        : a.p.levels <= 3
+            ? (small ? entries<T, 64, 3>(a, height, stream) : entries<T, 128, 3>(a, height, stream))
+            : (small ? entries<T, 64, kMaxLevels>(a, height, stream) : entries<T, 128, kMaxLevels>(a, height, stream));
     if (e != cudaSuccess) return e;
   }
   return cudaSuccess;

@@ -1,6 +1,6 @@
 // The CUDA kernels of streaming attention (docs/MATH.md, sections 2.5 and 3). hsa_stream_cuda.cc has checked the
-// arguments and chosen the kernels; launchers queue everything on the stream. A key stream is one sequence and key head,
-// a query stream one sequence and query head.
+// arguments and chosen the kernels; launchers queue everything on the stream. A key stream is one sequence and key
+// head, a query stream one sequence and query head.
 #pragma once
 
 #include <algorithm>
@@ -34,13 +34,13 @@ struct StreamArgs {
   StreamHeights heights;
   // Of inner nodes: (key stream, node), for k also (level, channel), for v (channel). term: log(mass) + kappa.
   C *mass, *kappa, *term, *k, *v;
-  S *rounded_k, *rounded_v;      // operands of the tensor cores
-  C *dk, *dv, *dkappa;           // of inner nodes
-  C* deltas;                     // (query stream, token): <dout, out> - dlse
-  C* partials;                   // gradients of entries, by splits of the queries
-  C *leaf_dkappa, *dmass;        // (key stream, token) and (key stream, node); null: not wanted
-  C* level_parts;                // (query stream, level, token): parts of the gradient of the level weights; null: ditto
-  long long* positions;          // in fixed point; null: not wanted
+  S *rounded_k, *rounded_v;  // operands of the tensor cores
+  C *dk, *dv, *dkappa;       // of inner nodes
+  C* deltas;                 // (query stream, token): <dout, out> - dlse
+  C* partials;               // gradients of entries, by splits of the queries
+  C *leaf_dkappa, *dmass;    // (key stream, token) and (key stream, node); null: not wanted
+  C* level_parts;            // (query stream, level, token): parts of the gradient of the level weights; null: ditto
+  long long* positions;      // in fixed point; null: not wanted
 };
 
 // g: null for a forward.
@@ -78,7 +78,8 @@ bool hsa_stream_entry_mma_fits(const HsaStreamProblem& p);
 cudaError_t hsa_stream_forward_simt(const StreamCall& call);
 cudaError_t hsa_stream_backward_simt(const StreamCall& call);
 
-// hsa_stream_certificate.cu: after what a forward needs, the workspace has room for radii: (key stream, node, levels + 1).
+// hsa_stream_certificate.cu: after what a forward needs, the workspace has room for radii: (key stream, node, levels +
+// 1).
 cudaError_t hsa_stream_certificate_simt(const StreamCall& call, void* bound);
 
 // hsa_stream_step_simt.cu: one decoding step.

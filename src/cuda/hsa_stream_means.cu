@@ -109,7 +109,8 @@ cudaError_t hsa_stream_means(const StreamArgs<S>& a, bool rounded, cudaStream_t 
   for (int height = 1; height < a.heights.count; ++height) {
     const int nodes = a.heights.nodes[height], items = static_cast<int>(a.p.batch * a.p.key_heads) * nodes;
     // Rows that tensor cores take are aligned.
-    const auto kernel = sizeof(S) == 2 && rounded ? stream_means_kernel<S, sizeof(S) == 2> : stream_means_kernel<S, false>;
+    const auto kernel =
+        sizeof(S) == 2 && rounded ? stream_means_kernel<S, sizeof(S) == 2> : stream_means_kernel<S, false>;
     kernel<<<blocks_for(items, kWarps), kThreads, 0, stream>>>(a, height, nodes, items);
   }
   return cudaGetLastError();

@@ -150,8 +150,8 @@ struct QueryBlock {
   __device__ uint32_t q_tile(int level) const { return q + query_rows(level) * D * 2; }
   __device__ Tiles stage(int which) const {
     unsigned char* const start = stages + which * ((levels() + 1) * shape.rows * D * 2 + shape.rows * 4);
-    return {head, shared_address(start),
-            reinterpret_cast<float*>(start + (levels() + 1) * shape.rows * D * 2), shape.rows};
+    return {head, shared_address(start), reinterpret_cast<float*>(start + (levels() + 1) * shape.rows * D * 2),
+            shape.rows};
   }
 
   struct Chunk {
@@ -228,9 +228,7 @@ struct QueryBlock {
       if (range.begin() >= x.warp_end || range.begin() + kTileRows <= x.warp_first) continue;
       float s[2][4] = {};
       add_scores(s, range);
-      auto position = [&](int half, int y) {
-        return x.position_row[half] + head.position_column(range.begin() + y);
-      };
+      auto position = [&](int half, int y) { return x.position_row[half] + head.position_column(range.begin() + y); };
       const bool positioned = head.has_positions(c.height);
       each_of_tile([&](int half, int n, int i, int y) {
         const int entry = range.begin() + y;
@@ -250,7 +248,8 @@ struct QueryBlock {
     const int row = warp_of_thread() * kTileRows + left_lane_row();
     for (int level = 0; level < levels(); ++level) {
       float x[2][4] = {};
-      rows_by_rows<T, D>(x, q_tile(level), row >> level, range.key_tile(level), range.key_slot(level, right_lane_row()));
+      rows_by_rows<T, D>(x, q_tile(level), row >> level, range.key_tile(level),
+                         range.key_slot(level, right_lane_row()));
       const float weight = head.level_weight(level) * static_cast<float>(head.a.p.scale);
       each_of_tile([&](int, int n, int i, int) { s[n][i] += weight * x[n][i]; });
     }

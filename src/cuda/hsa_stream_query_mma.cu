@@ -47,9 +47,8 @@ struct CoarseGradients {
     for (int level = 1; level < levels; ++level) {
       add_row_pairs(sum, level);
       float own[2][4];
-      each_of_tile([&](int half, int n, int i, int) {
-        own[n][i] = leads_level(tile_row(half), level) ? sum[n][i] : 0.0f;
-      });
+      each_of_tile(
+          [&](int half, int n, int i, int) { own[n][i] = leads_level(tile_row(half), level) ? sum[n][i] : 0.0f; });
       uint32_t left[4];
       tile_operand<T>(left, own);
       const int slot = range.key_slot(level, left_lane_row());
@@ -89,8 +88,8 @@ __device__ void store_level_part(const StreamHead<T>& head, int level, int tile,
 
 // Writes dq of the coarse levels and this block's part of the gradient of their weights. `sums`: of all warps.
 template <class T, int D, int kLevels>
-__device__ void store_coarse(const StreamHead<T>& head, const QueryBlock<T, D, kLevels>& queries, float* sums, float* scratch,
-                             int tile) {
+__device__ void store_coarse(const StreamHead<T>& head, const QueryBlock<T, D, kLevels>& queries, float* sums,
+                             float* scratch, int tile) {
   const StreamArgs<T>& a = head.a;
   const float scale = static_cast<float>(a.p.scale);
   const int warp_rows = coarse_rows(a.p.levels);
@@ -100,7 +99,8 @@ __device__ void store_coarse(const StreamHead<T>& head, const QueryBlock<T, D, k
     const Rows<const T> q = rows_of<const T>(a.p.q[level], head.batch, head.head);
     const float weight = head.level_weight(level);
     float part = 0;
-    for (int item = static_cast<int>(threadIdx.x); item < (kQueryRows >> level) * a.p.head_size; item += kQueryThreads) {
+    for (int item = static_cast<int>(threadIdx.x); item < (kQueryRows >> level) * a.p.head_size;
+         item += kQueryThreads) {
       const int r = item / a.p.head_size, c = item % a.p.head_size, row = (queries.first >> level) + r;
       if ((row << level) > queries.last) continue;
       float sum = 0;
@@ -125,9 +125,9 @@ __global__ void __launch_bounds__(kQueryThreads, D == 64 ? 2 : 1)
   const int tile = static_cast<int>(blockIdx.x) % tiles, q_bytes = query_rows(p.levels) * D * 2,
             dout_bytes = kQueryRows * D * 2, coarse = coarse_rows(p.levels) * D;
   using Queries = QueryBlock<T, D, kLevels>;
-  const Queries queries(head, shape, tile * kQueryRows, memory,
-                                 q_bytes + dout_bytes + kQueryWarps * coarse * 4);
-  const uint32_t dout_tile = shared_address(memory) + q_bytes, my_dout = dout_tile + warp_of_thread() * kTileRows * D * 2;
+  const Queries queries(head, shape, tile * kQueryRows, memory, q_bytes + dout_bytes + kQueryWarps * coarse * 4);
+  const uint32_t dout_tile = shared_address(memory) + q_bytes,
+                 my_dout = dout_tile + warp_of_thread() * kTileRows * D * 2;
   load_level<T, D, kQueryThreads>(dout_tile, rows_of<const T>(a.g.dout, head.batch, head.head), 0, queries.first,
                                   kQueryRows, queries.last + 1, p.value_size, [](int) { return true; });
   float* const sums = reinterpret_cast<float*>(memory + q_bytes + dout_bytes);

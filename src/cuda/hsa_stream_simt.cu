@@ -1,6 +1,6 @@
 // Streaming attention without tensor cores, for anything: after the means, the queries, a warp each, and backward the
-// entries, a block each, from the top down. A coarse row of a level has the sum over its queries or entries, so backward
-// goes level by level. Everything has one owner, so that results are the same from run to run.
+// entries, a block each, from the top down. A coarse row of a level has the sum over its queries or entries, so
+// backward goes level by level. Everything has one owner, so that results are the same from run to run.
 #include "cuda/hsa_stream.cuh"
 #include "cuda/online_softmax.cuh"
 
@@ -161,8 +161,7 @@ struct EntryGradient {
     const C p = exp(query.score(height, n) + term + head.position_bias(head.position(height, ancestor, n)) - lse);
     const Rows<const S> dout = rows_of<const S>(a.g.dout, head.batch, head.head);
     C dp = 0;
-    each_lane_channel(a.p.value_size,
-                      [&](int, int c) { dp += static_cast<C>(dout.at(i, c)) * head.v(height, n, c); });
+    each_lane_channel(a.p.value_size, [&](int, int c) { dp += static_cast<C>(dout.at(i, c)) * head.v(height, n, c); });
     const C ds = p * (warp_sum(dp) - a.deltas[head.token(i)]), weight = head.level_weight(level);
     dkappa += ds;
     each_lane_channel(a.p.head_size, [&](int x, int c) { dk[x] += weight * ds * query.at_level(level, c); });
@@ -220,8 +219,7 @@ cudaError_t backward(const StreamCall& call) {
   for (int height = a.heights.count - 1; height >= 0; --height) {
     for (int level = 0; level < a.p.levels; ++level) {
       const int rows = static_cast<int>(height == 0 ? hkt_level_tokens(a.p.tokens, level) : a.heights.nodes[height]);
-      stream_entry_gradient_kernel<S>
-          <<<blocks_for(keys * rows, 1), kThreads, 0, call.stream>>>(a, height, level, rows);
+      stream_entry_gradient_kernel<S><<<blocks_for(keys * rows, 1), kThreads, 0, call.stream>>>(a, height, level, rows);
     }
   }
   if (const cudaError_t e = hsa_stream_weight_gradient(a, call.stream); e != cudaSuccess) return e;

@@ -1,5 +1,5 @@
-// One decoding step of streaming attention on CUDA (strata/hsa_stream.h): a block per sequence and query head attends to
-// the cache; then a block per sequence adds the token to it.
+// One decoding step of streaming attention on CUDA (strata/hsa_stream.h): a block per sequence and query head attends
+// to the cache; then a block per sequence adds the token to it.
 #include <cmath>
 
 #include "cuda/hsa_stream_kernels.h"
@@ -63,14 +63,12 @@ struct StepQuery {
       const C weight =
           s.level_weights == nullptr ? C(1) : static_cast<const C*>(s.level_weights)[head * s.levels + level];
       C product = 0;
-      each_lane_channel(s.head_size, [&](int, int c) {
-        product += q[level * s.head_size + c] * key[level * s.head_size + c];
-      });
+      each_lane_channel(s.head_size,
+                        [&](int, int c) { product += q[level * s.head_size + c] * key[level * s.head_size + c]; });
       sum += weight * product;
     }
     C rescale;
-    const C p =
-        softmax.add_one(static_cast<C>(s.scale) * warp_sum(sum) + kappa + log(mass) + position, rescale);
+    const C p = softmax.add_one(static_cast<C>(s.scale) * warp_sum(sum) + kappa + log(mass) + position, rescale);
     each_lane_channel(s.value_size, [&](int x, int c) { acc[x] = acc[x] * rescale + p * value[c]; });
   }
   __device__ void see_cache(int64_t length) {
@@ -81,8 +79,7 @@ struct StepQuery {
       const int64_t end = height == 0 ? ancestor : ancestor - n + 1;
       for (int64_t m = max(int64_t{0}, ancestor / b - n + 1) * b + warp_of_thread(); m < end; m += kWarps) {
         const int64_t at = cache.slot(height, m);
-        const int64_t table =
-            (((head * s.heights + height) * n + ancestor / b - m / b) * b + ancestor % b) * b + m % b;
+        const int64_t table = (((head * s.heights + height) * n + ancestor / b - m / b) * b + ancestor % b) * b + m % b;
         const bool positioned = s.positions != nullptr && height < s.heights;
         see(cache.keys + at * cache.width, cache.values + at * s.value_size, cache.kappas[at], cache.masses[at],
             positioned ? static_cast<const C*>(s.positions)[table] : C(0));
@@ -138,7 +135,7 @@ __global__ void __launch_bounds__(kThreads) stream_append_kernel(const __grid_co
       const StepCache<C> cache(s, batch, item / channels);
       const int64_t c = item % channels;
       auto place = [&](int64_t slot) -> C& {
-        return c < cache.width  ? cache.keys[slot * cache.width + c]
+        return c < cache.width    ? cache.keys[slot * cache.width + c]
                : c < channels - 1 ? cache.values[slot * s.value_size + c - cache.width]
                                   : cache.kappas[slot];
       };

@@ -86,7 +86,7 @@ cudaError_t hsa_stream_level_gradient(const StreamArgs<S>& a, int level, int64_t
   return cudaGetLastError();
 }
 
-#define STRATA_STREAM_WEIGHTS(S)                                                        \
+#define STRATA_STREAM_WEIGHTS(S)                                                       \
   template cudaError_t hsa_stream_weight_gradient(const StreamArgs<S>&, cudaStream_t); \
   template cudaError_t hsa_stream_level_gradient(const StreamArgs<S>&, int, int64_t, cudaStream_t);
 STRATA_STREAM_WEIGHTS(float)

@@ -31,8 +31,8 @@ struct Generated {
   std::string ended;  // "tokens", "stop", "end of text" or "interrupt"
   double prompt_seconds = 0, seconds = 0;
   int64_t cache_bytes = 0;  // at the end
-  // Of caches that grow with the logarithm of the text, otherwise 0: nodes in each layer, their bytes in all layers, and
-  // what keys and values of every token would take.
+  // Of caches that grow with the logarithm of the text, otherwise 0: nodes in each layer, their bytes in all layers,
+  // and what keys and values of every token would take.
   int64_t cache_nodes = 0, node_bytes = 0, every_token_bytes = 0;
 };
 

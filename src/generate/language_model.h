@@ -15,8 +15,8 @@ namespace strata {
 // What the caches hold after some tokens.
 struct CacheSize {
   int64_t bytes = 0;
-  int64_t nodes = 0;             // in each layer, of a cache that grows with the logarithm of the text; 0: another kind
-  int64_t node_bytes = 0;        // of these, in all layers
+  int64_t nodes = 0;       // in each layer, of a cache that grows with the logarithm of the text; 0: another kind
+  int64_t node_bytes = 0;  // of these, in all layers
   int64_t every_token_bytes = 0;  // what keys and values of every token would take
 };
 

@@ -39,8 +39,7 @@ Tensor full_scores(const LayerScores& scores) {
 // Score products over those of attention without a hierarchy.
 double share_of_products(int64_t tokens, const StreamForm& form) {
   const auto T = static_cast<double>(tokens);
-  const auto products =
-      static_cast<double>(stream_products(tokens, form.branching, form.near, form.both_sides));
+  const auto products = static_cast<double>(stream_products(tokens, form.branching, form.near, form.both_sides));
   return products / (form.both_sides ? T * T : T * (T + 1) / 2);
 }
 
@@ -56,7 +55,8 @@ struct FormSums {
     const HsaStreamOptions options = options_of(scores, form);
     const Tensor v = torch::zeros({1, scores.k[0].size(1), T, 1}, torch::kDouble);
     const Tensor lse = std::get<1>(hsa_stream_attention(scores.q, scores.k, v, options));
-    const Tensor gap = (full_lse - lse)[0].sum(1), bounds = hsa_stream_certificate(scores.q, scores.k, options)[0].sum(1);
+    const Tensor gap = (full_lse - lse)[0].sum(1),
+                 bounds = hsa_stream_certificate(scores.q, scores.k, options)[0].sum(1);
     for (size_t h = 0; h < kl.size(); ++h) {
       kl[h] += gap[static_cast<int64_t>(h)].item<double>();
       bound[h] += bounds[static_cast<int64_t>(h)].item<double>();
@@ -66,8 +66,12 @@ struct FormSums {
     cost += share_of_products(T, form);
   }
   Json json(size_t head, double rows, double sequences) const {
-    return {{"branching", form.branching},   {"near", form.near},          {"kl", kl[head] / rows},
-            {"range_bound", range[head] / rows}, {"certificate", bound[head] / rows}, {"cost", cost / sequences}};
+    return {{"branching", form.branching},
+            {"near", form.near},
+            {"kl", kl[head] / rows},
+            {"range_bound", range[head] / rows},
+            {"certificate", bound[head] / rows},
+            {"cost", cost / sequences}};
   }
 };
 

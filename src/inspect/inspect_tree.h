@@ -1,5 +1,5 @@
-// The theory on one layer of HSA or Strata attention on trees: the mass per depth, the gap to softmax, or to HKT, and the
-// gap of other trees.
+// The theory on one layer of HSA or Strata attention on trees: the mass per depth, the gap to softmax, or to HKT, and
+// the gap of other trees.
 #pragma once
 
 #include <torch/torch.h>

@@ -108,7 +108,8 @@ void HktAttentionImpl::pretty_print(std::ostream& stream) const {
 
 // In bfloat16 a row would not sum to one.
 Tensor HktAttentionImpl::level_weights() const {
-  return torch::softmax(level_logits_, -1, level_logits_.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
+  return torch::softmax(level_logits_, -1,
+                        level_logits_.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
 }
 
 std::vector<Tensor> HktAttentionImpl::pyramid(const Tensor& x) const {

@@ -35,8 +35,8 @@ struct CachedPlan {
   cuda::Stream stream = nullptr;  // on which `numbers` is copied; on other streams the copy may not be finished
 
   bool is_of(const Tensor& like, at::TensorList list, bool is_packed, int levels) const {
-    if (list.size() != trees.size() || packed != is_packed || plan.levels != levels || numbers.device() != like.device() ||
-        stream != stream_of(like))
+    if (list.size() != trees.size() || packed != is_packed || plan.levels != levels ||
+        numbers.device() != like.device() || stream != stream_of(like))
       return false;
     for (size_t i = 0; i < trees.size(); ++i) {
       if (trees[i].expired() || trees[i]._unsafe_get_target() != list[i].unsafeGetTensorImpl() ||

@@ -49,8 +49,8 @@ double plain_bound(StreamData<double>& d, int64_t batch, int64_t h, int64_t i) {
   for (int64_t size = c.branching; size <= c.tokens; size *= c.branching) {
     for (int64_t m = 0; m * size < c.tokens; ++m) {
       const int64_t a = i / size, back = a / c.branching - m / c.branching;
-      const bool sees = c.both_sides ? std::abs(back) < c.near && std::abs(a - m) >= c.near
-                                     : back < c.near && m <= a - c.near;
+      const bool sees =
+          c.both_sides ? std::abs(back) < c.near && std::abs(a - m) >= c.near : back < c.near && m <= a - c.near;
       if (!sees) continue;
       const PlainNode node(d, batch, h / (c.heads / c.key_heads), m * size, size);
       double sum = node.radius[c.levels];

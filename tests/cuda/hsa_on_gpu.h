@@ -61,17 +61,24 @@ inline std::vector<HsaCase> hsa_gpu_cases() {
   const Domain set = Domain::kSet, sequence = Domain::kSequence;
   const Memory dense = Memory::kDense;
   for (const HsaCase& c : strata_tree_cases()) cases.push_back(c);
-  cases.push_back({"gpu_levels3", {700, 33}, Shape::kBalanced, 16, 3, 64, 64, set, false, false, false, true, dense, 3});
+  cases.push_back(
+      {"gpu_levels3", {700, 33}, Shape::kBalanced, 16, 3, 64, 64, set, false, false, false, true, dense, 3});
   cases.push_back({"gpu_levels5", {300, 17}, Shape::kBalanced, 16, 2, 64, 32, set, true, true, false, true, dense, 5});
   cases.push_back({"gpu_levels8", {90, 9}, Shape::kBalanced, 16, 2, 64, 64, set, false, true, false, true, dense, 8});
-  cases.push_back({"gpu_levels_wide", {100, 50}, Shape::kBalanced, 8, 2, 128, 96, set, false, true, false, true, dense, 3});
-  cases.push_back({"gpu_levels8_wide", {60, 50}, Shape::kRandom, 8, 1, 128, 96, set, false, true, false, true, dense, 8});
-  cases.push_back({"gpu_levels_ragged", {120, 40}, Shape::kRandom, 7, 2, 32, 64, set, true, true, false, true, dense, 4});
+  cases.push_back(
+      {"gpu_levels_wide", {100, 50}, Shape::kBalanced, 8, 2, 128, 96, set, false, true, false, true, dense, 3});
+  cases.push_back(
+      {"gpu_levels8_wide", {60, 50}, Shape::kRandom, 8, 1, 128, 96, set, false, true, false, true, dense, 8});
+  cases.push_back(
+      {"gpu_levels_ragged", {120, 40}, Shape::kRandom, 7, 2, 32, 64, set, true, true, false, true, dense, 4});
   cases.push_back(
       {"gpu_levels_positions", {90, 31}, Shape::kBalanced, 9, 2, 16, 16, sequence, true, true, false, true, dense, 3});
-  cases.push_back({"gpu_levels_padded", {64, 0, 20}, Shape::kRandom, 6, 2, 64, 64, set, false, false, false, false, dense, 3});
-  cases.push_back({"gpu_grouped", {200, 31}, Shape::kBalanced, 16, 6, 64, 64, set, true, true, false, true, dense, 3, 2});
-  cases.push_back({"gpu_one_key_head", {90}, Shape::kBalanced, 16, 4, 64, 64, set, false, false, false, true, dense, 1, 1});
+  cases.push_back(
+      {"gpu_levels_padded", {64, 0, 20}, Shape::kRandom, 6, 2, 64, 64, set, false, false, false, false, dense, 3});
+  cases.push_back(
+      {"gpu_grouped", {200, 31}, Shape::kBalanced, 16, 6, 64, 64, set, true, true, false, true, dense, 3, 2});
+  cases.push_back(
+      {"gpu_one_key_head", {90}, Shape::kBalanced, 16, 4, 64, 64, set, false, false, false, true, dense, 1, 1});
   return cases;
 }
 

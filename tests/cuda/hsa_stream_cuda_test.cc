@@ -77,9 +77,8 @@ TEST_P(HsaStreamCuda, CertificateEqualsTheCpu) {
     Mirror mirror;
     mirror.add(got.data(), got.size() * sizeof(got[0]));
     HsaStreamProblem there = on_gpu(d, mirror);
-    const Status status =
-        cuda::hsa_stream_certificate(there, mirror.translate(got.data()),
-                                     mirror.scratch(cuda::hsa_stream_certificate_workspace(there)), nullptr);
+    const Status status = cuda::hsa_stream_certificate(
+        there, mirror.translate(got.data()), mirror.scratch(cuda::hsa_stream_certificate_workspace(there)), nullptr);
     ASSERT_TRUE(status.ok()) << status.message();
     expect_cuda(
         cudaMemcpy(got.data(), mirror.translate(got.data()), got.size() * sizeof(got[0]), cudaMemcpyDeviceToHost));

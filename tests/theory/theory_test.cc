@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "strata/hsa_stream.h"
+#include "theory/certificate.h"
 #include "theory/decay.h"
 #include "theory/error.h"
 #include "theory/gaussianity.h"
@@ -267,6 +269,45 @@ TEST(Subsumption, BothSpecialCases) {
     EXPECT_LT(result.one_hot, 1e-5) << tokens;
     EXPECT_LT(result.convolution, 1e-5) << tokens;
     EXPECT_EQ(result.largest_stray, 0.0) << tokens;
+  }
+}
+
+// The node of token j as row i sees it, by the definition: the tallest one that is seen.
+int64_t node_size_seen(int64_t i, int64_t j, int64_t b, int64_t near, bool both_sides) {
+  int64_t height = 0;
+  for (int64_t size = 1;; size *= b, ++height) {
+    const int64_t a = i / size, m = j / size, back = a / b - m / b;
+    const bool seen = both_sides ? std::abs(back) < near && (height == 0 || std::abs(a - m) >= near)
+                                 : back < near && (height == 0 ? m <= a : m <= a - near);
+    if (seen) return size;
+  }
+}
+
+TEST(Certificate, RangesAndProductsAreThoseOfTheNodesSeen) {
+  constexpr int64_t kTokens = 61;
+  const Matrix scores = random_matrix(kTokens, kTokens, 3);
+  for (const bool both_sides : {false, true}) {
+    for (const int64_t b : {2, 3, 5}) {
+      for (const int64_t near : {1, 2, 4, 100}) {
+        const std::vector<double> ranges = node_ranges(scores, b, near, both_sides);
+        int64_t products = 0;
+        for (int64_t i = 0; i < kTokens; ++i) {
+          double widest = 0;
+          for (int64_t j = 0; j < (both_sides ? kTokens : i + 1);) {
+            const int64_t size = node_size_seen(i, j, b, near, both_sides);
+            const auto node = scores.row(i).segment(j, std::min(size, kTokens - j));
+            widest = std::max(widest, node.maxCoeff() - node.minCoeff());
+            ++products;
+            j += size;
+          }
+          EXPECT_DOUBLE_EQ(ranges[i], widest) << "row " << i << ", b " << b << ", near " << near;
+        }
+        EXPECT_EQ(stream_products(kTokens, b, near, both_sides), products);
+        if (!both_sides) {
+          EXPECT_EQ(products, hsa_stream_cost(kTokens, static_cast<int>(b), static_cast<int>(near)));
+        }
+      }
+    }
   }
 }
 
