@@ -156,4 +156,4 @@ def test_strata_attention_in_all_its_forms(home):
                          (["--sibling-positions", "learned"], "sibling_positions: expected bias or none for strata, got learned")):
         assert words in strata("train", "--attention", "strata", *TINY, *extra, "--folder", "refused", code=2)
     assert "tree: expected a tree for hsa, got none" in strata("train", "--attention", "hsa", "--tree", "none", *TINY, "--folder", "refused", code=2)
-    assert "got strata, which inspect does not know yet" in strata("inspect", "levels-1", code=2)
+    assert "KL gap" in strata("inspect", "levels-1", "--samples", 4)
