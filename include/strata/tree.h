@@ -31,12 +31,19 @@ struct TreeView {
   const int32_t* children = nullptr;
   const int32_t* kind = nullptr;  // (families): which position table a family uses, negative for none; see Tree::kind
 
-  // What attention on this tree costs, in score products: the sum over families of children^2.
-  int64_t cost() const {
+  // What attention on this tree costs, in score products: the sum over families of children^2. With several levels, a
+  // family of leaves multiplies each coarse row of its leaves once, and one with nodes multiplies all levels.
+  int64_t cost(int levels = 1) const {
     int64_t products = 0;
     for (int64_t f = 0; f < families; ++f) {
-      const int64_t size = child_begin[f + 1] - child_begin[f];
-      products += size * size;
+      const int32_t begin = child_begin[f], end = child_begin[f + 1];
+      bool leaves = true;
+      for (int32_t at = begin; at < end; ++at) leaves = leaves && children[at] >= 0;
+      for (int l = 0; l < levels; ++l) {
+        int64_t rows = end - begin;
+        if (leaves && begin < end) rows = (children[end - 1] >> l) - (children[begin] >> l) + 1;
+        products += rows * rows;
+      }
     }
     return products;
   }
@@ -48,8 +55,8 @@ class STRATA_API Tree {
 
   int64_t tokens() const { return tokens_; }
   int64_t families() const { return static_cast<int64_t>(domain_.size()); }
-  int64_t depth() const;  // families on the longest path from the root to a leaf
-  int64_t cost() const;   // view().cost()
+  int64_t depth() const;               // families on the longest path from the root to a leaf
+  int64_t cost(int levels = 1) const;  // view().cost()
 
   const std::vector<int32_t>& child_begin() const { return child_begin_; }
   const std::vector<int32_t>& children() const { return children_; }

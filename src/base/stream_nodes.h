@@ -11,6 +11,10 @@ namespace strata {
 struct SeenNodes {
   int64_t first, end, hole_first, hole_end;
 
+  int64_t count() const {
+    const int64_t hidden = std::min(end, hole_end) - std::max(first, hole_first);
+    return std::max<int64_t>(0, end - first) - std::max<int64_t>(0, hidden);
+  }
   template <class F>
   void each(const F& f) const {
     for (int64_t m = first; m < end; ++m)

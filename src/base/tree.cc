@@ -102,7 +102,7 @@ Status Tree::make(int64_t tokens, std::vector<int32_t> child_begin, std::vector<
   return {};
 }
 
-int64_t Tree::cost() const { return view().cost(); }
+int64_t Tree::cost(int levels) const { return view().cost(levels); }
 
 TreeView Tree::view() const { return {tokens_, families(), child_begin_.data(), children_.data(), kind_.data()}; }
 

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "base/stream_nodes.h"
 #include "model/hkt_attention.h"
 #include "model/hkt_cache.h"
 #include "model/hsa_attention.h"
@@ -95,16 +96,25 @@ AttentionModule make_strata(const ModelConfig& c, const ModelShape& shape) {
           }};
 }
 
-// Score products of the forms without a tree of the data over flat attention's. A row of level l serves 2^l tokens.
+// Score products of the forms without a tree of the data over flat attention's. A row of level l serves 2^l queries
+// and, among leaves, 2^l keys.
 double stream_ratio(const ModelConfig& c, const ModelShape& shape, int64_t levels, int64_t near) {
-  const auto tokens = static_cast<double>(shape.length);
-  double products = 0;
-  for (int64_t l = 0; l < levels; ++l) {
-    products +=
-        static_cast<double>(hsa_stream_cost(shape.length, static_cast<int>(c.branching), static_cast<int>(near))) /
-        static_cast<double>(int64_t{1} << l);
+  const int64_t T = shape.length;
+  const bool both_sides = !shape.next_token;
+  double leaves = 0, nodes = 0, products = 0;
+  int64_t height = 0;
+  for (int64_t size = 1; height == 0 || (T + size - 1) / size > near; size *= c.branching, ++height) {
+    for (int64_t i = 0; i < T; ++i) {
+      const SeenNodes seen = seen_nodes(height, i / size, (T + size - 1) / size, c.branching, near, both_sides);
+      (height == 0 ? leaves : nodes) += static_cast<double>(seen.count());
+    }
   }
-  return products / (tokens * (tokens + 1) / 2);
+  for (int64_t l = 0; l < levels; ++l) {
+    const auto rows = static_cast<double>(int64_t{1} << l);
+    products += leaves / (rows * rows) + nodes / rows;
+  }
+  const auto tokens = static_cast<double>(T);
+  return products / (both_sides ? tokens * tokens : tokens * (tokens + 1) / 2);
 }
 
 AttentionModule make_hsa(const ModelConfig& c, const ModelShape& shape) {

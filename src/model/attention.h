@@ -40,8 +40,8 @@ struct AttentionKind {
   AttentionMaker make;
   // Score products over flat attention's, for rows of shape.length tokens.
   std::function<double(const ModelConfig& config, const ModelShape& shape)> score_ratio;
-  // A classifier attends on one tree per row, unless its tree is "none", and the trees' cost, of one level, takes the
-  // place of score_ratio.
+  // A classifier attends on one tree per row, unless its tree is "none", and the trees' cost takes the place of
+  // score_ratio.
   bool trees = false;
 };
 

@@ -60,10 +60,11 @@ double score_ratio(const ModelCard& card, const TaskData& data) {
     return find_attention(card.config.attention).score_ratio(card.config, card.shape);
   constexpr int64_t kSample = 256;
   const std::shared_ptr<TreeMaker> trees = tree_maker(card);
+  const int levels = card.config.attention == "strata" ? static_cast<int>(card.config.levels) : 1;
   double cost = 0, flat = 0;
   for (int64_t row = 0; row < std::min(kSample, data.test.size()); ++row) {
     const auto tokens = static_cast<double>(data.test.row(row).size());
-    cost += static_cast<double>(trees->tree(data.test.row(row))->cost());
+    cost += static_cast<double>(trees->tree(data.test.row(row))->cost(levels));
     flat += tokens * tokens;
   }
   return cost / flat;

@@ -195,5 +195,19 @@ TEST(Tree, OneTokenUnderAChainOfAMillionFamilies) {
   EXPECT_FALSE(tree.to_string().empty());
 }
 
+TEST(TreeCost, CoarseRowsOfLeavesCountOnce) {
+  Tree star, balanced;
+  ASSERT_TRUE(star_tree(10, Domain::kSet, &star).ok());
+  EXPECT_EQ(star.cost(), 100);
+  EXPECT_EQ(star.cost(3), 10 * 10 + 5 * 5 + 3 * 3);
+  ASSERT_TRUE(balanced_tree(12, 3, Domain::kSet, &balanced).ok());  // leaves 0 1 2, 3 4 5, .. in a tree of 3 and 2
+  int64_t inner = 0;
+  for (int64_t f = 0; f < balanced.families(); ++f) {
+    const int64_t size = balanced.child_begin()[f + 1] - balanced.child_begin()[f];
+    if (balanced.children()[balanced.child_begin()[f]] < 0) inner += 2 * size * size;
+  }
+  EXPECT_EQ(balanced.cost(2), inner + 4 * (3 * 3 + 2 * 2));
+}
+
 }  // namespace
 }  // namespace strata::test

@@ -25,6 +25,16 @@ TEST_F(Runs, ScoreRatios) {
   EXPECT_LT(score_ratio(star, data), 0.5);
   star.tree = "star";
   EXPECT_EQ(score_ratio(star, data), 1.0);
+  // The corners of Strata attention cost what HKT does.
+  ModelCard strata = tiny_card("strata", data);
+  EXPECT_LT(score_ratio(strata, data), 0.8);
+  strata.tree = "star";
+  EXPECT_NEAR(score_ratio(strata, data), 1.3125, 0.05);  // rows are short, and the last coarse row may be cut
+  strata.tree = strata.config.tree = "none";
+  strata.config.near = 1000;
+  EXPECT_EQ(score_ratio(strata, data), 1.3125);
+  strata.config.near = 1;
+  EXPECT_LT(score_ratio(strata, data), 1.0);
 }
 
 TEST_F(Runs, RefuseFoldersAndOptionsThatDoNotFit) {
