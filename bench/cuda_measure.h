@@ -2,8 +2,8 @@
 #pragma once
 
 #include <ATen/Context.h>
-#include <ATen/cuda/CUDAEvent.h>
-#include <c10/cuda/CUDAFunctions.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 
 #include <functional>
@@ -15,16 +15,20 @@ namespace strata::bench {
 
 using torch::Tensor;
 
+// Events of torch's own, so that the command needs no CUDA runtime beside torch's.
 inline double milliseconds(const std::function<void()>& work, int rounds) {
+  const c10::impl::VirtualGuardImpl gpu(c10::DeviceType::CUDA);
+  const c10::Stream stream = gpu.getStream(gpu.getDevice());
   for (int i = 0; i < 3; ++i) work();
   std::vector<double> times;
   for (int i = 0; i < rounds; ++i) {
-    at::cuda::CUDAEvent start(cudaEventDefault), end(cudaEventDefault);
-    start.record();
+    c10::Event start(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT),
+        end(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT);
+    start.record(stream);
     work();
-    end.record();
+    end.record(stream);
     end.synchronize();
-    times.push_back(start.elapsed_time(end));
+    times.push_back(start.elapsedTime(end));
   }
   return median(times);
 }
