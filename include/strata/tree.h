@@ -32,13 +32,14 @@ struct TreeView {
   const int32_t* kind = nullptr;  // (families): which position table a family uses, negative for none; see Tree::kind
 
   // What attention on this tree costs, in score products: the sum over families of children^2. With several levels, a
-  // family of leaves multiplies each coarse row of its leaves once, and one with nodes multiplies all levels.
+  // family of leaves multiplies each coarse row of its leaves once, and one with nodes multiplies all levels. Children
+  // are read for several levels only.
   int64_t cost(int levels = 1) const {
     int64_t products = 0;
     for (int64_t f = 0; f < families; ++f) {
       const int32_t begin = child_begin[f], end = child_begin[f + 1];
-      bool leaves = true;
-      for (int32_t at = begin; at < end; ++at) leaves = leaves && children[at] >= 0;
+      bool leaves = levels > 1;
+      for (int32_t at = begin; at < end && leaves; ++at) leaves = children[at] >= 0;
       for (int l = 0; l < levels; ++l) {
         int64_t rows = end - begin;
         if (leaves && begin < end) rows = (children[end - 1] >> l) - (children[begin] >> l) + 1;
