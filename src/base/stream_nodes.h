@@ -33,4 +33,20 @@ inline SeenNodes seen_nodes(int64_t height, int64_t ancestor, int64_t nodes, int
   return {first, end, ancestor - near + 1, ancestor + near};
 }
 
+// What all tokens of a sequence see, in score products of one level.
+struct StreamProducts {
+  int64_t leaves = 0, nodes = 0;
+};
+inline StreamProducts stream_products(int64_t tokens, int64_t branching, int64_t near, bool both_sides) {
+  StreamProducts products;
+  int64_t height = 0;
+  for (int64_t size = 1; height == 0 || (tokens + size - 1) / size > near; size *= branching, ++height) {
+    const int64_t nodes = (tokens + size - 1) / size;
+    int64_t& sum = height == 0 ? products.leaves : products.nodes;
+    for (int64_t i = 0; i < tokens; ++i)
+      sum += seen_nodes(height, i / size, nodes, branching, near, both_sides).count();
+  }
+  return products;
+}
+
 }  // namespace strata

@@ -88,9 +88,9 @@ cudaError_t hsa_stream_step_simt(const HsaStreamStep& s, cudaStream_t stream);
 inline StreamHeights heights_of(const HsaStreamProblem& p) {
   StreamHeights heights{};
   heights.near = static_cast<int>(std::min<int64_t>(p.near, p.tokens));
-  heights.branching = Divisor(p.branching);
-  heights.heads = Divisor(p.heads);
-  heights.group = Divisor(p.heads / p.key_heads);
+  heights.branching = Divisor(std::max(1, p.branching));
+  heights.heads = Divisor(std::max<int64_t>(1, p.heads));  // a workspace may be asked for before the problem is checked
+  heights.group = Divisor(p.key_heads > 0 ? p.heads / p.key_heads : 1);
   heights.size[0] = 1;
   heights.nodes[0] = static_cast<int>(p.tokens);
   for (int64_t size = p.branching;; size *= p.branching) {

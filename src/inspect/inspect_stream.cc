@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/stream_nodes.h"
 #include "inspect/hkt_run.h"
 #include "strata/hsa_stream.h"
 #include "theory/certificate.h"
@@ -39,8 +40,8 @@ Tensor full_scores(const LayerScores& scores) {
 // Score products over those of attention without a hierarchy.
 double share_of_products(int64_t tokens, const StreamForm& form) {
   const auto T = static_cast<double>(tokens);
-  const auto products = static_cast<double>(stream_products(tokens, form.branching, form.near, form.both_sides));
-  return products / (form.both_sides ? T * T : T * (T + 1) / 2);
+  const StreamProducts products = stream_products(tokens, form.branching, form.near, form.both_sides);
+  return static_cast<double>(products.leaves + products.nodes) / (form.both_sides ? T * T : T * (T + 1) / 2);
 }
 
 // Sums over the rows of all sequences, per head, for one b and n.
@@ -99,14 +100,7 @@ std::vector<Matrix> stream_attention_matrices(torch::nn::Module& layer, const Te
   }
   p.v = p.k[0];  // not looked at
   p.level_weights = scores.level_weights.data_ptr();
-  std::vector<Matrix> heads;
-  for (int64_t h = 0; h < H; ++h) {
-    Matrix attention(T, T);
-    const Status status = hsa_stream_materialize(p, 0, h, attention.data());
-    TORCH_CHECK(status.ok(), status.message());
-    heads.push_back(std::move(attention));
-  }
-  return heads;
+  return head_matrices(H, T, [&](int64_t h, double* to) { return hsa_stream_materialize(p, 0, h, to); });
 }
 
 Json inspect_stream_layer(torch::nn::Module& layer, const std::vector<Tensor>& inputs) {

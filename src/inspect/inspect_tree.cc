@@ -80,14 +80,7 @@ std::vector<Matrix> tree_attention_matrices(torch::nn::Module& layer, const Tens
     p.kinds = scores.positions.size(1);
     p.places = scores.positions.size(2);
   }
-  std::vector<Matrix> heads;
-  for (int64_t h = 0; h < H; ++h) {
-    Matrix attention(T, T);
-    const Status status = hsa_materialize(p, 0, h, attention.data());
-    TORCH_CHECK(status.ok(), status.message());
-    heads.push_back(std::move(attention));
-  }
-  return heads;
+  return head_matrices(H, T, [&](int64_t h, double* to) { return hsa_materialize(p, 0, h, to); });
 }
 
 Json inspect_tree_layer(torch::nn::Module& layer, const std::vector<Tensor>& inputs,

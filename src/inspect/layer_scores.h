@@ -7,6 +7,8 @@
 
 #include "model/hsa_attention.h"
 #include "model/strata_attention.h"
+#include "strata/status.h"
+#include "theory/matrix.h"
 
 namespace strata {
 
@@ -21,6 +23,19 @@ struct LayerScores {
 
 // layer: HsaAttention or StrataAttention; input: (tokens, model).
 LayerScores layer_scores(torch::nn::Module& layer, const torch::Tensor& input);
+
+// A (tokens, tokens) matrix of every head; fill(head, numbers) returns a Status.
+template <class Fill>
+std::vector<Matrix> head_matrices(int64_t heads, int64_t tokens, const Fill& fill) {
+  std::vector<Matrix> matrices;
+  for (int64_t h = 0; h < heads; ++h) {
+    Matrix matrix(tokens, tokens);
+    const Status status = fill(h, matrix.data());
+    TORCH_CHECK(status.ok(), status.message());
+    matrices.push_back(std::move(matrix));
+  }
+  return matrices;
+}
 
 // How a layer without a tree ties its keys.
 struct StreamForm {

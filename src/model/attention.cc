@@ -101,17 +101,11 @@ AttentionModule make_strata(const ModelConfig& c, const ModelShape& shape) {
 double stream_ratio(const ModelConfig& c, const ModelShape& shape, int64_t levels, int64_t near) {
   const int64_t T = shape.length;
   const bool both_sides = !shape.next_token;
-  double leaves = 0, nodes = 0, products = 0;
-  int64_t height = 0;
-  for (int64_t size = 1; height == 0 || (T + size - 1) / size > near; size *= c.branching, ++height) {
-    for (int64_t i = 0; i < T; ++i) {
-      const SeenNodes seen = seen_nodes(height, i / size, (T + size - 1) / size, c.branching, near, both_sides);
-      (height == 0 ? leaves : nodes) += static_cast<double>(seen.count());
-    }
-  }
+  const StreamProducts one = stream_products(T, c.branching, near, both_sides);
+  double products = 0;
   for (int64_t l = 0; l < levels; ++l) {
     const auto rows = static_cast<double>(int64_t{1} << l);
-    products += leaves / (rows * rows) + nodes / rows;
+    products += static_cast<double>(one.leaves) / (rows * rows) + static_cast<double>(one.nodes) / rows;
   }
   const auto tokens = static_cast<double>(T);
   return products / (both_sides ? tokens * tokens : tokens * (tokens + 1) / 2);

@@ -22,14 +22,4 @@ std::vector<double> node_ranges(const Matrix& scores, int64_t branching, int64_t
   return ranges;
 }
 
-int64_t stream_products(int64_t tokens, int64_t branching, int64_t near, bool both_sides) {
-  int64_t products = 0, height = 0;
-  for (int64_t size = 1; height == 0 || (tokens + size - 1) / size > near; size *= branching, ++height) {
-    const int64_t nodes = (tokens + size - 1) / size;
-    for (int64_t i = 0; i < tokens; ++i)
-      seen_nodes(height, i / size, nodes, branching, near, both_sides).each([&](int64_t) { ++products; });
-  }
-  return products;
-}
-
 }  // namespace strata

@@ -11,7 +11,4 @@ namespace strata {
 // attention: delta_i, and KL_i <= delta_i^2 / 8. scores: (tokens, tokens).
 std::vector<double> node_ranges(const Matrix& scores, int64_t branching, int64_t near, bool both_sides);
 
-// Entries that all rows of a sequence see: the score products of one level.
-int64_t stream_products(int64_t tokens, int64_t branching, int64_t near, bool both_sides);
-
 }  // namespace strata
