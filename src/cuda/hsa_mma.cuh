@@ -179,7 +179,7 @@ struct FamilyTile {
       const float E = at < 0 ? 0.0f : static_cast<const float*>(a.p.positions)[at];
       s = add == -INFINITY || x >= size || (a.p.causal && y > x) ? -INFINITY : x == y && is_node ? f : s + add + E;
     });
-    TileSoftmax softmax;
+    TileSoftmax<> softmax;
     float rescale[2];  // there is one tile alone
     softmax.add(P, rescale);
 #pragma unroll

@@ -1,20 +1,19 @@
-// Streaming attention forward with mma.sync (hsa_stream_mma.cuh).
-#include "cuda/hsa_stream_mma.cuh"
+// Streaming attention forward with mma.sync (hsa_stream_query_mma.cuh).
+#include "cuda/hsa_stream_query_mma.cuh"
 
 namespace strata::cuda {
 namespace {
 
 template <class T, int D, int kLevels>
-__global__ void __launch_bounds__(kQueryThreads, 2)
+__global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(D, kLevels))
     stream_mma_forward_kernel(const __grid_constant__ StreamArgs<T> a, int tiles, QueryShape shape) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const StreamHead<T> head(a, static_cast<int>(blockIdx.x) / tiles);
   using Queries = QueryBlock<T, D, kLevels>;
-  const Queries queries(head, shape, static_cast<int>(blockIdx.x) % tiles * kQueryRows, memory,
-                        query_rows(a.p.levels) * D * 2);
+  const Queries queries(head, shape, static_cast<int>(blockIdx.x) % tiles, memory, false);
   float acc[D / 8][4] = {};
-  TileSoftmax softmax;
-  queries.each_tile([&](float(&s)[2][4], const typename Queries::Range& range, const auto&) {
+  TileSoftmax<true> softmax;
+  queries.each_tile([&](float(&s)[2][4], const typename Queries::Range& range) {
     float rescale[2];
     softmax.add(s, rescale);
     if (__any_sync(~0u, rescale[0] != 1 || rescale[1] != 1)) {
@@ -33,34 +32,31 @@ __global__ void __launch_bounds__(kQueryThreads, 2)
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int i = queries.mine + tile_row(half);
+    T* const to = out.data + i * out.stride;
     const float total = quad_sum(softmax.sum[half]), inverse = total == 0 ? 0.0f : 1.0f / total;
     if (i > queries.last) continue;
     if (lane_of_thread() % 4 == 0)
-      static_cast<float*>(a.o.lse)[head.token(i)] = total == 0 ? -INFINITY : softmax.max[half] + __logf(total);
+      static_cast<float*>(a.o.lse)[head.token(i)] = total == 0 ? -INFINITY : (softmax.max[half] + __log2f(total)) * kLn2;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
       const int channel = 8 * n + 2 * (lane_of_thread() % 4);
       if (channel < a.p.value_size)
-        reinterpret_cast<uint32_t&>(out.at(i, channel)) =
+        reinterpret_cast<uint32_t&>(to[channel]) =
             pack(acc[n][2 * half] * inverse, acc[n][2 * half + 1] * inverse, T());
     }
   }
-}
-
-template <class T, int D>
-cudaError_t forward(const StreamCall& call) {
-  const StreamArgs<T> a = stream_args<T>(call);
-  if (const cudaError_t e = hsa_stream_means(a, true, call.stream); e != cudaSuccess) return e;
-  const auto kernel =
-      a.p.levels == 1 ? stream_mma_forward_kernel<T, D, 1> : stream_mma_forward_kernel<T, D, kMaxLevels>;
-  return launch_queries(kernel, a, query_shape(a.p, false), call.stream);
 }
 
 }  // namespace
 
 cudaError_t hsa_stream_forward_mma(const StreamCall& call) {
   return with_16_bit_storage(call.p.dtype, [&](auto t) {
-    return has_small_heads(call.p) ? forward<decltype(t), 64>(call) : forward<decltype(t), 128>(call);
+    using T = decltype(t);
+    const StreamArgs<T> a = stream_args<T>(call);
+    if (const cudaError_t e = hsa_stream_means(a, true, call.stream); e != cudaSuccess) return e;
+    return with_query_kernels(call.p, [&](auto d, auto levels) {
+      return launch_queries<d, levels>(stream_mma_forward_kernel<T, d, levels>, a, false, call.stream);
+    });
   });
 }
 

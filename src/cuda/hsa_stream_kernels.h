@@ -36,7 +36,7 @@ struct StreamArgs {
   C *mass, *kappa, *term, *k, *v;
   S *rounded_k, *rounded_v;  // operands of the tensor cores
   C *dk, *dv, *dkappa;       // of inner nodes
-  C* deltas;                 // (query stream, token): <dout, out> - dlse
+  C* deltas;                 // (query stream, token): <dout, out> - dlse; for tensor cores after lse in base 2
   C* partials;               // gradients of entries, by splits of the queries
   C *leaf_dkappa, *dmass;    // (key stream, token) and (key stream, node); null: not wanted
   C* level_parts;            // (query stream, level, token): parts of the gradient of the level weights; null: ditto
@@ -135,7 +135,7 @@ size_t place_stream(const HsaStreamProblem& p, bool backward, void* start, Strea
   take(to.dk, nodes * key_channels);
   take(to.dv, nodes * p.value_size);
   take(to.dkappa, nodes);
-  take(to.deltas, queries * p.tokens);
+  take(to.deltas, queries * p.tokens * (sizeof(S) == 2 ? 2 : 1));
   take(to.partials, sizeof(S) == 2 ? keys * hsa_stream_partials(p, to.heights) : 0);
   if (p.weights.data != nullptr) {
     take(to.leaf_dkappa, keys * p.tokens);

@@ -26,40 +26,58 @@ struct MeanOfNode {
     total = warp_sum(mass[0] + mass[1]);
     for (int x = 0; x < 2; ++x) share[x] = mass[x] > 0 ? mass[x] / total : C(0);
   }
-  __device__ C share_of(int child) const { return __shfl_sync(~0u, child < 32 ? share[0] : share[1], child % 32); }
+  __device__ C share_of(int child) const {
+    const C low = __shfl_sync(~0u, share[0], child % 32);
+    return size <= 32 ? low : child < 32 ? low : __shfl_sync(~0u, share[1], child % 32);
+  }
 
   // f(channel, mean) for all channels: child c has row (first + c) >> level of `rows`, or, if those are means, row c.
-  // kPairs: rows are aligned and their channels side by side, so that a lane takes two at a time.
-  template <bool kPairs, class V, class F>
+  template <class V, class F>
   __device__ void each(const V* rows, int64_t stride, int64_t channel_stride, int level, int channels,
                        const F& f) const {
-    constexpr int kWide = kPairs ? 2 : 1;
     const int begin = height == 1 ? first : 0;
-    for (int c0 = 0; c0 < channels; c0 += 32 * kWide) {
-      const int c = c0 + lane_of_thread() * kWide;
+    for (int c0 = 0; c0 < channels; c0 += 32) {
+      const int c = c0 + lane_of_thread();
       const V* const at = rows + (c < channels ? c : 0) * channel_stride;
-      C sum[kWide] = {};
+      C sum = 0;
 #pragma unroll 8
       for (int child = 0; child < size; ++child) {
         const C w = share_of(child);
-        if (!(w > 0)) continue;  // the others may hold anything
-        const V* const row = at + static_cast<int64_t>((begin + child) >> level) * stride;
-        if constexpr (kPairs) {
-          struct alignas(2 * sizeof(V)) Pair {
-            V low, high;
-          };
-          const Pair x = *reinterpret_cast<const Pair*>(row);
-          sum[0] += w * static_cast<C>(x.low), sum[1] += w * static_cast<C>(x.high);
-        } else {
-          sum[0] += w * static_cast<C>(*row);
-        }
-      }
-      for (int x = 0; x < kWide && c < channels; ++x) f(c + x, sum[x]);
+        if (w > 0) sum += w * static_cast<C>(at[static_cast<int64_t>((begin + child) >> level) * stride]);
+      }  // the others may hold anything
+      if (c < channels) f(c, sum);
     }
+  }
+  // The same for aligned rows whose channels are side by side, at most 128: f(chunk, means of its eight channels).
+  template <class V, class F>
+  __device__ void each_chunk(const V* rows, int64_t stride, int level, int channels, const F& f) const {
+    int lanes = 1;  // of a row
+    while (lanes * 8 < channels) lanes *= 2;
+    const int begin = height == 1 ? first : 0, chunk = lane_of_thread() % lanes;
+    C sum[8] = {};
+#pragma unroll 4
+    for (int child0 = 0; child0 < size; child0 += 32 / lanes) {
+      const int child = child0 + lane_of_thread() / lanes;
+      const C w = share_of(min(child, 63));
+      if (child >= size || !(w > 0) || chunk * 8 >= channels) continue;
+      struct alignas(16) Eight {
+        V x[8];
+      };
+      const Eight eight =
+          *reinterpret_cast<const Eight*>(rows + static_cast<int64_t>((begin + child) >> level) * stride + chunk * 8);
+#pragma unroll
+      for (int c = 0; c < 8; ++c) sum[c] += w * static_cast<C>(eight.x[c]);
+    }
+    for (int offset = lanes; offset < 32; offset *= 2) {
+#pragma unroll
+      for (int c = 0; c < 8; ++c) sum[c] += __shfl_xor_sync(~0u, sum[c], offset);
+    }
+    if (lane_of_thread() < lanes && chunk * 8 < channels) f(chunk, sum);
   }
 };
 
-template <class S, bool kPairs>
+// kAligned: rows that tensor cores take. Their means are stored rounded as well.
+template <class S, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
     stream_means_kernel(const __grid_constant__ StreamArgs<S> a, int height, int count, int items) {
   using C = typename ComputeOf<S>::Type;
@@ -69,27 +87,34 @@ __global__ void __launch_bounds__(kThreads)
   const int n = item % count, d = a.p.head_size, values = a.p.value_size;
   const MeanOfNode<S> mean(keys, height, n);
   const int64_t to = keys.node(height, n), children = height == 1 ? 0 : keys.node(height - 1, mean.first);
-  auto store = [&](C* means, S* rounded_means, int64_t row, int width) {
-    return [=](int c, C x) {
-      means[row * width + c] = x;
-      if constexpr (kPairs) rounded_means[row * width + c] = static_cast<S>(x);
-    };
+  auto store = [&](const auto* rows, int64_t stride, int64_t channel_stride, int level, int channels, C* means,
+                   S* rounded) {
+    if constexpr (kAligned) {
+      mean.each_chunk(rows, stride, level, channels, [&](int chunk, const C(&x)[8]) {
+        float4* const whole = reinterpret_cast<float4*>(means + 8 * chunk);
+        whole[0] = make_float4(x[0], x[1], x[2], x[3]), whole[1] = make_float4(x[4], x[5], x[6], x[7]);
+        reinterpret_cast<uint4*>(rounded)[chunk] =
+            make_uint4(pack(x[0], x[1], S()), pack(x[2], x[3], S()), pack(x[4], x[5], S()), pack(x[6], x[7], S()));
+      });
+    } else {
+      mean.each(rows, stride, channel_stride, level, channels, [&](int c, C x) { means[c] = x; });
+    }
   };
   for (int level = 0; level < a.p.levels; ++level) {
-    const auto f = store(a.k, a.rounded_k, to * a.p.levels + level, d);
+    const int64_t row = (to * a.p.levels + level) * d;
     if (height == 1) {
       const Rows<const S> rows = rows_of<const S>(a.p.k[level], keys.batch, keys.key_head);
-      mean.template each<kPairs>(rows.data, rows.stride, rows.channel_stride, level, d, f);
+      store(rows.data, rows.stride, rows.channel_stride, level, d, a.k + row, a.rounded_k + row);
     } else {
-      mean.template each<kPairs>(a.k + keys.key_row(children, level), int64_t{a.p.levels} * d, 1, 0, d, f);
+      store(a.k + keys.key_row(children, level), int64_t{a.p.levels} * d, 1, 0, d, a.k + row, a.rounded_k + row);
     }
   }
-  const auto f = store(a.v, a.rounded_v, to, values);
+  const int64_t row = to * values;
   if (height == 1) {
     const Rows<const S> rows = rows_of<const S>(a.p.v, keys.batch, keys.key_head);
-    mean.template each<kPairs>(rows.data, rows.stride, rows.channel_stride, 0, values, f);
+    store(rows.data, rows.stride, rows.channel_stride, 0, values, a.v + row, a.rounded_v + row);
   } else {
-    mean.template each<kPairs>(a.v + children * values, values, 1, 0, values, f);
+    store(a.v + children * values, values, 1, 0, values, a.v + row, a.rounded_v + row);
   }
   C kappa = 0;
   for (int x = 0; x < 2 && a.p.key_bias.data != nullptr; ++x) {
@@ -108,7 +133,6 @@ template <class S>
 cudaError_t hsa_stream_means(const StreamArgs<S>& a, bool rounded, cudaStream_t stream) {
   for (int height = 1; height < a.heights.count; ++height) {
     const int nodes = a.heights.nodes[height], items = static_cast<int>(a.p.batch * a.p.key_heads) * nodes;
-    // Rows that tensor cores take are aligned.
     const auto kernel =
         sizeof(S) == 2 && rounded ? stream_means_kernel<S, sizeof(S) == 2> : stream_means_kernel<S, false>;
     kernel<<<blocks_for(items, kWarps), kThreads, 0, stream>>>(a, height, nodes, items);

@@ -1,11 +1,11 @@
-// Streaming attention backward with mma.sync: the gradients of the queries (hsa_stream_mma.cuh), and the order of all
-// kernels of the backward pass.
-#include "cuda/hsa_stream_mma.cuh"
+// Streaming attention backward with mma.sync: the gradients of the queries (hsa_stream_query_mma.cuh), and the
+// order of all kernels of the backward pass.
+#include "cuda/hsa_stream_query_mma.cuh"
 
 namespace strata::cuda {
 namespace {
 
-// <dout, out> - dlse of row lane / 2.
+// <dout, out> - dlse of row lane / 2, which becomes a number of that query for the gradients of the entries.
 template <class T>
 __device__ float delta_of(const StreamHead<T>& head, int first) {
   const StreamArgs<T>& a = head.a;
@@ -25,7 +25,10 @@ __device__ float delta_of(const StreamHead<T>& head, int first) {
   sum += __shfl_xor_sync(~0u, sum, 1);
   if (i >= a.p.tokens) return 0;
   if (a.g.dlse != nullptr) sum -= static_cast<const float*>(a.g.dlse)[head.token(i)];
-  if (lane_of_thread() % 2 == 0) a.deltas[head.token(i)] = sum;
+  if (lane_of_thread() % 2 == 0) {
+    const float lse = static_cast<const float*>(a.o.lse)[head.token(i)];
+    reinterpret_cast<float2*>(a.deltas)[head.token(i)] = make_float2(lse == -INFINITY ? INFINITY : lse * kLog2e, sum);
+  }
   return sum;
 }
 
@@ -34,9 +37,9 @@ template <class T, int D>
 struct CoarseGradients {
   float* sums;
 
-  __device__ float* row(int level, int r) const { return sums + (coarse_rows(level) + r) * D; }
+  __device__ float* row(int level, int r) const { return sums + (coarse_rows<kTileRows>(level) + r) * D; }
   __device__ void clear(int levels) const {
-    for (int at = lane_of_thread(); at < coarse_rows(levels) * D; at += 32) sums[at] = 0;
+    for (int at = lane_of_thread(); at < coarse_rows<kTileRows>(levels) * D; at += 32) sums[at] = 0;
     __syncwarp();
   }
   // ds: 16 queries x 16 entries. The queries of a coarse row are added first; the sum stays in the first one's place.
@@ -82,7 +85,7 @@ __device__ void store_level_part(const StreamHead<T>& head, int level, int tile,
   __syncthreads();
   if (threadIdx.x != 0) return;
   float sum = 0;
-  for (int w = 0; w < kQueryWarps; ++w) sum += scratch[w];
+  for (int w = 0; w < static_cast<int>(blockDim.x) / 32; ++w) sum += scratch[w];
   a.level_parts[(head.stream * a.p.levels + level) * a.p.tokens + tile] = sum;
 }
 
@@ -92,21 +95,21 @@ __device__ void store_coarse(const StreamHead<T>& head, const QueryBlock<T, D, k
                              float* scratch, int tile) {
   const StreamArgs<T>& a = head.a;
   const float scale = static_cast<float>(a.p.scale);
-  const int warp_rows = coarse_rows(a.p.levels);
+  const int warp_rows = coarse_rows<kTileRows>(a.p.levels);
   for (int level = 1; level < a.p.levels; ++level) {
     const int in_warp = max(1, kTileRows >> level), warps = level <= 4 ? 1 : 1 << (level - 4);
     const Rows<T> to = rows_of<T>(a.g.dq[level], head.batch, head.head);
     const Rows<const T> q = rows_of<const T>(a.p.q[level], head.batch, head.head);
     const float weight = head.level_weight(level);
     float part = 0;
-    for (int item = static_cast<int>(threadIdx.x); item < (kQueryRows >> level) * a.p.head_size;
-         item += kQueryThreads) {
+    for (int item = static_cast<int>(threadIdx.x); item < (QueryThreads<kLevels>::kRows >> level) * a.p.head_size;
+         item += QueryThreads<kLevels>::kThreads) {
       const int r = item / a.p.head_size, c = item % a.p.head_size, row = (queries.first >> level) + r;
       if ((row << level) > queries.last) continue;
       float sum = 0;
       for (int w = 0; w < warps; ++w) {
         const int warp = r / in_warp * warps + w;
-        sum += sums[(warp * warp_rows + coarse_rows(level) + r % in_warp) * D + c];
+        sum += sums[(warp * warp_rows + coarse_rows<kTileRows>(level) + r % in_warp) * D + c];
       }
       to.at(row, c) = static_cast<T>(scale * weight * sum);
       if (sum != 0) part += scale * sum * static_cast<float>(q.at(row, c));
@@ -116,39 +119,38 @@ __device__ void store_coarse(const StreamHead<T>& head, const QueryBlock<T, D, k
 }
 
 template <class T, int D, int kLevels>
-__global__ void __launch_bounds__(kQueryThreads, D == 64 ? 2 : 1)
+__global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(D, kLevels))
     stream_mma_query_kernel(const __grid_constant__ StreamArgs<T> a, int tiles, QueryShape shape) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  __shared__ float scratch[kQueryWarps];
+  __shared__ float scratch[QueryThreads<kLevels>::kWarps];
   const HsaStreamProblem& p = a.p;
   const StreamHead<T> head(a, static_cast<int>(blockIdx.x) / tiles);
-  const int tile = static_cast<int>(blockIdx.x) % tiles, q_bytes = query_rows(p.levels) * D * 2,
-            dout_bytes = kQueryRows * D * 2, coarse = coarse_rows(p.levels) * D;
+  const int tile = static_cast<int>(blockIdx.x) % tiles, levels = levels_of<kLevels>(p);
   using Queries = QueryBlock<T, D, kLevels>;
-  const Queries queries(head, shape, tile * kQueryRows, memory, q_bytes + dout_bytes + kQueryWarps * coarse * 4);
-  const uint32_t dout_tile = shared_address(memory) + q_bytes,
-                 my_dout = dout_tile + warp_of_thread() * kTileRows * D * 2;
-  load_level<T, D, kQueryThreads>(dout_tile, rows_of<const T>(a.g.dout, head.batch, head.head), 0, queries.first,
-                                  kQueryRows, queries.last + 1, p.value_size, [](int) { return true; });
-  float* const sums = reinterpret_cast<float*>(memory + q_bytes + dout_bytes);
-  const CoarseGradients<T, D> gradients{sums + warp_of_thread() * coarse};
-  gradients.clear(p.levels);
+  const Queries queries(head, shape, tile, memory, true);
+  float* const sums = reinterpret_cast<float*>(memory + query_memory<D, kLevels>(levels, false));
+  const CoarseGradients<T, D> gradients{sums + warp_of_thread() * coarse_rows<kTileRows>(levels) * D};
+  gradients.clear(levels);
+  uint32_t dout[D / 16][4];
+  load_operand<T, D>(dout, rows_of<const T>(a.g.dout, head.batch, head.head), queries.mine, queries.last + 1,
+                     p.value_size);
   const float row_delta = delta_of(head, queries.mine);
   float lse[2], delta[2], dq[D / 8][4] = {};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int i = queries.mine + tile_row(half);
-    lse[half] = i <= queries.last ? static_cast<const float*>(a.o.lse)[head.token(i)] : -INFINITY;
+    const float x = i <= queries.last ? static_cast<const float*>(a.o.lse)[head.token(i)] : -INFINITY;
+    lse[half] = x == -INFINITY ? INFINITY : x * kLog2e;  // no weight at all
     delta[half] = __shfl_sync(~0u, row_delta, 2 * tile_row(half));
   }
-  queries.each_tile([&](float(&s)[2][4], const typename Queries::Range& range, const auto& position) {
+  queries.each_tile([&](float(&s)[2][4], const typename Queries::Range& range) {
     float ds[2][4] = {};
-    rows_by_rows<T, D>(ds, my_dout, range.value_tile());
+    by_right_rows<T, D>(ds, dout, range.value_tile(), right_lane_row());
     each_of_tile([&](int half, int n, int i, int y) {
-      const float weight = lse[half] == -INFINITY ? 0.0f : fast_exp2((s[n][i] - lse[half]) * kLog2e);
-      ds[n][i] = weight == 0 ? 0.0f : weight * (ds[n][i] - delta[half]);
+      const float weight = fast_exp2(s[n][i] - lse[half]);
+      ds[n][i] = weight * (ds[n][i] - delta[half]);
       if (a.positions == nullptr || ds[n][i] == 0) return;
-      const int64_t at = position(half, y);
+      const int64_t at = range.position(half, y);
       if (at >= 0) add_fixed_point(a.positions + at, ds[n][i]);
     });
     uint32_t left[4];
@@ -156,23 +158,23 @@ __global__ void __launch_bounds__(kQueryThreads, D == 64 ? 2 : 1)
     const int slot = range.key_slot(0, left_lane_row());
 #pragma unroll
     for (int n = 0; n < D / 8; n += 2) by_rows<T, D>(dq[n], dq[n + 1], left, range.key_tile(0), slot, n);
-    if constexpr (kLevels > 1) gradients.add(ds, range, p.levels);
+    if constexpr (kLevels > 1) gradients.add(ds, range, levels);
   });
   const Rows<T> to = rows_of<T>(a.g.dq[0], head.batch, head.head);
-  const Rows<const T> q = rows_of<const T>(p.q[0], head.batch, head.head);
   const float scale = static_cast<float>(p.scale), weight = head.level_weight(0);
   float part = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int i = queries.mine + tile_row(half);
+    T* const row = to.data + i * to.stride;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
       const int channel = 8 * n + 2 * (lane_of_thread() % 4);
       if (i > queries.last || channel >= p.head_size) continue;
       const float x = dq[n][2 * half] * scale, y = dq[n][2 * half + 1] * scale;
-      reinterpret_cast<uint32_t&>(to.at(i, channel)) = pack(weight * x, weight * y, T());
+      reinterpret_cast<uint32_t&>(row[channel]) = pack(weight * x, weight * y, T());
       if (a.level_parts == nullptr || (x == 0 && y == 0)) continue;
-      const float2 own = unpack(reinterpret_cast<const uint32_t&>(q.at(i, channel)), T());
+      const float2 own = unpack(queries.q[n / 2][n % 2 * 2 + half], T());
       part += x * own.x + y * own.y;
     }
   }
@@ -182,17 +184,21 @@ __global__ void __launch_bounds__(kQueryThreads, D == 64 ? 2 : 1)
   store_coarse(head, queries, sums, scratch, tile);
 }
 
-template <class T, int D>
+template <class T>
 cudaError_t backward(const StreamCall& call) {
   const StreamArgs<T> a = stream_args<T>(call);
   const FixedPointTable positions = position_gradients(a);
   if (const cudaError_t e = positions.clear(call.stream); e != cudaSuccess) return e;
   if (const cudaError_t e = hsa_stream_means(a, true, call.stream); e != cudaSuccess) return e;
-  const auto kernel = a.p.levels == 1 ? stream_mma_query_kernel<T, D, 1> : stream_mma_query_kernel<T, D, kMaxLevels>;
-  if (const cudaError_t e = launch_queries(kernel, a, query_shape(a.p, true), call.stream); e != cudaSuccess) return e;
-  const int64_t parts = (a.p.tokens + kQueryRows - 1) / kQueryRows;
+  int rows = 1;  // queries of a block
+  const cudaError_t queries = with_query_kernels(a.p, [&](auto d, auto levels) {
+    rows = QueryThreads<levels>::kRows;
+    return launch_queries<d, levels>(stream_mma_query_kernel<T, d, levels>, a, true, call.stream);
+  });
+  if (queries != cudaSuccess) return queries;
   for (int level = 0; level < a.p.levels; ++level) {
-    if (const cudaError_t e = hsa_stream_level_gradient(a, level, parts, call.stream); e != cudaSuccess) return e;
+    const cudaError_t e = hsa_stream_level_gradient(a, level, (a.p.tokens + rows - 1) / rows, call.stream);
+    if (e != cudaSuccess) return e;
   }
   if (const cudaError_t e = hsa_stream_entry_gradient_mma(a, call.stream); e != cudaSuccess) return e;
   if (const cudaError_t e = hsa_stream_weight_gradient(a, call.stream); e != cudaSuccess) return e;
@@ -202,13 +208,13 @@ cudaError_t backward(const StreamCall& call) {
 }  // namespace
 
 cudaError_t hsa_stream_backward_mma(const StreamCall& call) {
-  return with_16_bit_storage(call.p.dtype, [&](auto t) {
-    return has_small_heads(call.p) ? backward<decltype(t), 64>(call) : backward<decltype(t), 128>(call);
-  });
+  return with_16_bit_storage(call.p.dtype, [&](auto t) { return backward<decltype(t)>(call); });
 }
 
 bool hsa_stream_mma_fits(const HsaStreamProblem& p) {
-  return query_shape(p, true).memory > 0 && hsa_stream_entry_mma_fits(p);
+  const int memory =
+      with_query_kernels(p, [&](auto d, auto levels) { return query_shape<d, levels>(p.levels, true).memory; });
+  return memory > 0 && hsa_stream_entry_mma_fits(p);
 }
 
 }  // namespace strata::cuda

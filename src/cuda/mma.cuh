@@ -65,6 +65,10 @@ __device__ inline float2 unpack(uint32_t pair, __half) {
 __device__ inline void cp_async(uint32_t shared, const void* global, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes));
 }
+// 8 bytes, or zeros.
+__device__ inline void cp_async_8(uint32_t shared, const void* global, bool there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(global), "r"(there ? 8 : 0));
+}
 __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;"); }
 // All but the newest `kPending` groups have arrived, for this thread.
 template <int kPending>

@@ -47,6 +47,35 @@ __device__ inline void rows_by_rows(float (&x)[2][4], uint32_t left, uint32_t ri
   rows_by_rows<T, D>(x, left, left_lane_row(), right, right_lane_row());
 }
 
+// The same with the left rows in registers (load_operand).
+template <class T, int D>
+__device__ inline void by_right_rows(float (&x)[2][4], const uint32_t (&left)[D / 16][4], uint32_t right,
+                                     int right_row) {
+#pragma unroll
+  for (int kk = 0; kk < D / 16; ++kk) {
+    uint32_t r[4];
+    ldmatrix(r, right + tile_offset<D>(right_row, 2 * kk + lane_of_thread() / 8 % 2));
+    mma_sync(x[0], left[kk], r[0], r[1], T());
+    mma_sync(x[1], left[kk], r[2], r[3], T());
+  }
+}
+
+// 16 rows in global memory from `first` on as the left operand of products over their channels; zeros from row `end`
+// and from `channels` on.
+template <class T, int D>
+__device__ inline void load_operand(uint32_t (&left)[D / 16][4], const Rows<const T>& rows, int first, int end,
+                                    int channels) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first + tile_row(half);
+    const T* const from = rows.data + row * rows.stride + 2 * (lane_of_thread() % 4);
+#pragma unroll
+    for (int chunk = 0; chunk < D / 8; ++chunk)
+      left[chunk / 2][chunk % 2 * 2 + half] =
+          row < end && 8 * chunk < channels ? *reinterpret_cast<const uint32_t*>(from + 8 * chunk) : 0u;
+  }
+}
+
 // x as the left operand of a product over its columns.
 template <class T>
 __device__ inline void tile_operand(uint32_t (&left)[4], const float (&x)[2][4]) {
@@ -104,9 +133,11 @@ __device__ inline void add_row_pairs(float (&x)[2], int level) {
   if (level == 4) x[0] += x[1];
 }
 
-// The online softmax (online_softmax.cuh) of this lane's two rows of a tile, natural base. The sums are those of this
-// lane alone; quad_sum completes them.
+// The online softmax (online_softmax.cuh) of this lane's two rows of a tile; scores have natural base or base 2. The
+// sums are those of this lane alone; quad_sum completes them.
+template <bool kBase2 = false>
 struct TileSoftmax {
+  static constexpr float kFactor = kBase2 ? 1.0f : kLog2e;
   float max[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
   __device__ void add(float (&s)[2][4], float (&rescale)[2]) {
@@ -115,12 +146,12 @@ struct TileSoftmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       new_max[half] = quad_max(new_max[half]);
-      rescale[half] = fast_exp2((max[half] - finite_or_zero(new_max[half])) * kLog2e);
+      rescale[half] = fast_exp2((max[half] - finite_or_zero(new_max[half])) * kFactor);
       sum[half] *= rescale[half];
       max[half] = new_max[half];
     }
     each_of_tile([&](int half, int n, int i, int) {
-      s[n][i] = fast_exp2((s[n][i] - finite_or_zero(max[half])) * kLog2e);
+      s[n][i] = fast_exp2((s[n][i] - finite_or_zero(max[half])) * kFactor);
       sum[half] += s[n][i];
     });
   }
