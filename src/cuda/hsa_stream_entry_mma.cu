@@ -14,14 +14,16 @@ constexpr int kSharedQueries = 256;   // from so many on, the warps of a block s
 constexpr int kSplitQueries = 1024;   // of a block that shares them
 
 // How the entries of a height are shared out. A tensor is the values, or the keys of a level; a warp has registers for
-// the gradients of two, so it takes several passes, in blocks of their own, if there are more. The gradients of coarse
-// rows over 16 tokens come from several warps, so they are added later, like those of splits.
+// the gradients of entry_tensors() of them, and there are several passes, in blocks of their own, if there are more. The
+// gradients of coarse rows over 16 tokens come from several warps, so they are added later, like those of splits.
 struct EntryWork {
   int tiles, passes, splits;  // tiles of 16 entries
   int warps, warp_memory;     // of a block; warps 0: it does not fit
   bool shared, later;
   int groups() const { return shared ? tiles : (tiles + warps - 1) / warps; }  // blocks for all tiles
 };
+
+constexpr int entry_tensors(int D, int levels) { return levels == 1 ? 2 : 256 / D; }
 
 // Shared memory of a warp: its entries, and queries in two places.
 template <int D>
@@ -43,7 +45,8 @@ EntryWork entry_work(const HsaStreamProblem& p, const StreamHeights& heights, in
   const int64_t span = std::min(p.tokens, (families + around) * b * heights.size[height] + kTileRows);
   const int64_t queries = span * (p.heads / p.key_heads);
   work.tiles = (heights.nodes[height] + kTileRows - 1) / kTileRows;
-  work.passes = (p.levels + 2) / 2;
+  const int tensors = entry_tensors(has_small_heads(p) ? 64 : 128, p.levels);
+  work.passes = (p.levels + tensors) / tensors;
   work.shared = queries >= kSharedQueries;
   work.splits = work.shared ? static_cast<int>((queries + kSplitQueries - 1) / kSplitQueries) : 1;
   work.later = work.splits > 1 || (height == 0 && p.levels > 5);
@@ -55,13 +58,14 @@ EntryWork entry_work(const HsaStreamProblem& p, const StreamHeights& heights, in
 template <class T, int D, int kLevels>
 struct EntryWarp {
   using Layout = EntryLayout<D>;
+  static constexpr int kTensors = entry_tensors(D, kLevels);
   const StreamArgs<T>& a;
   const StreamKeys<T>& keys;
   const int height, first, count, pass;  // the first entry, and how many the height has
   const Piece piece;
   const EntryTiles<T, D, kLevels> tiles;
   unsigned char* const stages;
-  float term[2], dkappa[2] = {}, sum[2][D / 8][4] = {};  // the gradients of two tensors
+  float term[2], dkappa[2] = {}, sum[kTensors][D / 8][4] = {};  // sum: of the tensors
 
   __device__ EntryWarp(const StreamKeys<T>& k, int at_height, int tile, int which_pass, unsigned char* memory)
       : a(k.a),
@@ -80,7 +84,7 @@ struct EntryWarp {
   }
   __device__ int levels() const { return levels_of<kLevels>(a.p); }
   // Tensor 0 is the values, tensor l + 1 the keys of level l.
-  __device__ int tensor(int x) const { return 2 * pass + x; }
+  __device__ int tensor(int x) const { return kTensors * pass + x; }
 
   __device__ static uint32_t q_tile(const unsigned char* stage, int level) {
     return shared_address(stage) + (level == 0 ? 0 : kTileRows + coarse_rows<kTileRows>(level)) * D * 2;
@@ -92,16 +96,21 @@ struct EntryWarp {
   __device__ const float2* numbers(const unsigned char* stage) const {
     return reinterpret_cast<const float2*>(stage + (Layout::query_rows(levels()) + kTileRows) * D * 2);
   }
+  // Of the two queries that are this lane's columns in product tile n.
+  __device__ float4 query_numbers(const unsigned char* stage, int n) const {
+    return reinterpret_cast<const float4*>(numbers(stage))[4 * n + lane_of_thread() % 4];
+  }
 
   // 16 queries of a head from i0 on.
   __device__ void load(const StreamHead<T>& head, int i0, unsigned char* stage) const {
     const int tokens = static_cast<int>(a.p.tokens);
-    auto real = [](int) { return true; };
-    for (int level = 0; level < levels(); ++level)
+    load_tile_rows<T, D>(q_tile(stage, 0), rows_of<const T>(a.p.q[0], head.batch, head.head), i0, tokens,
+                         a.p.head_size);
+    load_tile_rows<T, D>(dout_tile(stage), rows_of<const T>(a.g.dout, head.batch, head.head), i0, tokens,
+                         a.p.value_size);
+    for (int level = 1; level < levels(); ++level)
       load_level<T, D, 32>(q_tile(stage, level), 0, rows_of<const T>(a.p.q[level], head.batch, head.head), level, i0,
-                           kTileRows, tokens, a.p.head_size, real);
-    load_level<T, D, 32>(dout_tile(stage), 0, rows_of<const T>(a.g.dout, head.batch, head.head), 0, i0, kTileRows,
-                         tokens, a.p.value_size, real);
+                           kTileRows, tokens, a.p.head_size, [](int) { return true; });
     if (const int i = i0 + lane_of_thread(); lane_of_thread() < kTileRows)
       cp_async_8(shared_address(numbers(stage) + lane_of_thread()),
                  reinterpret_cast<const float2*>(a.deltas) + head.token(i < tokens ? i : i0), i < tokens);
@@ -114,50 +123,65 @@ struct EntryWarp {
     auto seen_by = [&](int i) { return keys.seen(height, keys.ancestor(height, i)); };
     const SightOfTile sight{seen_by(i0), seen_by(min(i0 + kTileRows, tokens) - 1)};
     if (sight.sees_none(first)) return;
-    const bool masked = i0 + kTileRows > tokens || !sight.sees_all(first), positioned = head.has_positions(height);
-    float s[2][4] = {}, ds[2][4] = {};
-    for (int level = 0; level < levels(); ++level) {
-      float x[2][4] = {};
-      rows_by_rows<T, D>(x, tiles.key_tile(level), tiles.key_slot(piece, level, left_lane_row()), q_tile(stage, level),
-                         right_lane_row() >> level);
-      const float weight = head.level_weight(level) * static_cast<float>(a.p.scale) * kLog2e;
-      each_of_tile([&](int, int n, int i, int) { s[n][i] += weight * x[n][i]; });
+    float s[2][4], ds[2][4] = {};
+    scores(s, head, stage);
+    if (head.has_positions(height)) {
+      each_of_tile([&](int half, int n, int i, int y) {
+        const int query = min(i0 + y, tokens - 1);
+        const int64_t at = head.position(height, keys.ancestor(height, query), first + tile_row(half));
+        if (seen_by(query).contains(first + tile_row(half))) s[n][i] += head.position_bias(at) * kLog2e;
+      });
+    }
+    if (i0 + kTileRows > tokens || !sight.sees_all(first)) {
+      each_of_tile([&](int half, int n, int i, int y) {
+        if (i0 + y >= tokens || !seen_by(i0 + y).contains(first + tile_row(half))) s[n][i] = -INFINITY;
+      });
     }
     rows_by_rows<T, D>(ds, tiles.value_tile(), dout_tile(stage));
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
+      const float4 pair = query_numbers(stage, n);
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int y = 8 * n + 2 * (lane_of_thread() % 4) + e, query = i0 + y;
-        const float2 numbers_of_query = numbers(stage)[y];
-        const SeenEntries seen = masked && query < tokens ? seen_by(query) : SeenEntries{0, masked ? 0 : count, 0, 0};
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int entry = first + tile_row(half);
-          float& weight = s[n][2 * half + e];
-          weight += term[half] - numbers_of_query.x;
-          if (positioned && query < tokens)
-            weight += head.position_bias(head.position(height, keys.ancestor(height, query), entry)) * kLog2e;
-          weight = !masked || seen.contains(entry) ? fast_exp2(weight) : 0.0f;
-          float& gradient = ds[n][2 * half + e];
-          gradient = weight * (gradient - numbers_of_query.y);
-          dkappa[half] += gradient;
-        }
+      for (int i = 0; i < 4; ++i) {
+        s[n][i] = fast_exp2(s[n][i]);
+        ds[n][i] = s[n][i] * (ds[n][i] - (i % 2 == 0 ? pair.y : pair.w));
+        dkappa[i / 2] += ds[n][i];
       }
     }
 #pragma unroll
-    for (int x = 0; x < 2; ++x) {
-      if (tensor(x) > levels()) break;
+    for (int x = 0; x < kTensors; ++x) {
       const int level = tensor(x) - 1;
-      const float factor = level < 0 ? 1.0f : static_cast<float>(a.p.scale) * head.level_weight(level);
-      float left_rows[2][4];
-      each_of_tile([&](int, int n, int i, int) { left_rows[n][i] = level < 0 ? s[n][i] : factor * ds[n][i]; });
+      if (level >= levels()) break;
       uint32_t left[4];
-      tile_operand<T>(left, left_rows);
+      if (level < 0) {
+        tile_operand<T>(left, s);
+      } else {
+        const float factor = static_cast<float>(a.p.scale) * head.level_weight(level);
+        float scaled[2][4];
+        each_of_tile([&](int, int n, int i, int) { scaled[n][i] = factor * ds[n][i]; });
+        tile_operand<T>(left, scaled);
+      }
       const uint32_t rows = level < 0 ? dout_tile(stage) : q_tile(stage, level);
 #pragma unroll
       for (int n = 0; n < D / 8; n += 2)
         by_rows<T, D>(sum[x][n], sum[x][n + 1], left, rows, left_lane_row() >> max(level, 0), n);
+    }
+  }
+  // The logarithms of the weights, in base 2.
+  __device__ void scores(float (&s)[2][4], const StreamHead<T>& head, const unsigned char* stage) const {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const float4 pair = query_numbers(stage, n);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[n][i] = term[i / 2] - (i % 2 == 0 ? pair.x : pair.z);
+    }
+    const float scale = static_cast<float>(a.p.scale) * kLog2e;
+    for (int level = 0; level < levels(); ++level) {
+      float x[2][4] = {};
+      rows_by_rows<T, D>(x, tiles.key_tile(level), tiles.key_slot(piece, level, left_lane_row()), q_tile(stage, level),
+                         right_lane_row() >> level);
+      const float weight = head.level_weight(level) * scale;
+      each_of_tile([&](int, int n, int i, int) { s[n][i] += weight * x[n][i]; });
     }
   }
 
@@ -202,7 +226,7 @@ struct EntryWarp {
 #pragma unroll
     for (int half = 0; half < 2; ++half) f(dkappa[half]);
 #pragma unroll
-    for (int x = 0; x < 2; ++x) {
+    for (int x = 0; x < kTensors; ++x) {
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
 #pragma unroll
@@ -212,7 +236,7 @@ struct EntryWarp {
   }
   // The sums of all warps of a block that share their entries, in order, into the first warp. `memory`: of the first.
   __device__ void collect(unsigned char* memory, int warp_memory, int warps) {
-    static_assert((D + 2) * 32 * 4 <= Layout::memory(1));  // they fit where entries and queries were
+    static_assert((kTensors * D / 2 + 2) * 32 * 4 <= Layout::memory(kLevels == 1 ? 1 : 2));  // they fit where entries and queries were
     auto place = [&](int warp) { return reinterpret_cast<float*>(memory + warp * warp_memory) + lane_of_thread(); };
     if (warp_of_thread() > 0) {
       float* to = place(warp_of_thread());
@@ -229,7 +253,7 @@ struct EntryWarp {
   template <class F>
   __device__ void each_sum(const F& f) const {
 #pragma unroll
-    for (int x = 0; x < 2; ++x) {
+    for (int x = 0; x < kTensors; ++x) {
       if (tensor(x) > levels()) break;
       const int channels = tensor(x) == 0 ? a.p.value_size : a.p.head_size;
 #pragma unroll
@@ -310,7 +334,7 @@ struct EntryWarp {
 };
 
 template <class T, int D, int kLevels>
-__global__ void __launch_bounds__(32 * kMostEntryWarps, D == 64 ? 4 : 2)
+__global__ void __launch_bounds__(32 * kMostEntryWarps, D == 64 && kLevels == 1 ? 4 : 2)
     stream_mma_entry_kernel(const __grid_constant__ StreamArgs<T> a, int height, EntryWork work, int groups) {
   extern __shared__ __align__(1024) unsigned char memory[];
   int item = static_cast<int>(blockIdx.x);

@@ -5,12 +5,12 @@ namespace strata::cuda {
 namespace {
 
 template <class T, int D, int kLevels>
-__global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(D, kLevels))
+__global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(D, kLevels, false))
     stream_mma_forward_kernel(const __grid_constant__ StreamArgs<T> a, int tiles, QueryShape shape) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const StreamHead<T> head(a, static_cast<int>(blockIdx.x) / tiles);
   using Queries = QueryBlock<T, D, kLevels>;
-  const Queries queries(head, shape, static_cast<int>(blockIdx.x) % tiles, memory, false);
+  const Queries queries(head, shape, static_cast<int>(blockIdx.x) % tiles, memory);
   float acc[D / 8][4] = {};
   TileSoftmax<true> softmax;
   queries.each_tile([&](float(&s)[2][4], const typename Queries::Range& range) {
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(
   const Rows<T> out = rows_of<T>(a.o.out, head.batch, head.head);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int i = queries.mine + tile_row(half);
+    const int i = queries.mine + tile_query(half);
     T* const to = out.data + i * out.stride;
     const float total = quad_sum(softmax.sum[half]), inverse = total == 0 ? 0.0f : 1.0f / total;
     if (i > queries.last) continue;
@@ -55,7 +55,7 @@ cudaError_t hsa_stream_forward_mma(const StreamCall& call) {
     const StreamArgs<T> a = stream_args<T>(call);
     if (const cudaError_t e = hsa_stream_means(a, true, call.stream); e != cudaSuccess) return e;
     return with_query_kernels(call.p, [&](auto d, auto levels) {
-      return launch_queries<d, levels>(stream_mma_forward_kernel<T, d, levels>, a, false, call.stream);
+      return launch_queries<d, levels>(stream_mma_forward_kernel<T, d, levels>, a, 1, call.stream);
     });
   });
 }

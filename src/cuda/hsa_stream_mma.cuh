@@ -41,6 +41,20 @@ __device__ inline void load_rows(uint32_t tile, int first_slot, const T* rows, i
   }
 }
 
+// 16 rows from `first` on, by a warp; zeros from row `end` on.
+template <class T, int D>
+__device__ inline void load_tile_rows(uint32_t tile, const Rows<const T>& rows, int first, int end, int channels) {
+  constexpr int kStep = 32 / (D / 8);  // rows side by side
+  const int r0 = lane_of_thread() / (D / 8), chunk = lane_of_thread() % (D / 8);
+  if (chunk * 8 >= channels) end = 0;
+  const T* from = rows.data + (first + r0) * rows.stride + chunk * 8;
+#pragma unroll
+  for (int r = 0; r < kTileRows; r += kStep, from += kStep * rows.stride) {
+    const bool there = first + r0 + r < end;
+    cp_async(tile + tile_offset<D>(r0 + r, chunk), there ? from : rows.data, there ? 16 : 0);
+  }
+}
+
 // Rows of a level that stand for tokens first .. first + span - 1, those of tokens below `end` alone.
 template <class T, int D, int kThreads, class Real>
 __device__ inline void load_level(uint32_t tile, int first_slot, const Rows<const T>& rows, int level, int first,

@@ -32,44 +32,82 @@ __device__ float delta_of(const StreamHead<T>& head, int first) {
   return sum;
 }
 
-// dq of the levels above the first, of the 16 queries of a warp: sums in shared memory.
-template <class T, int D>
-struct CoarseGradients {
-  float* sums;
+// The level of a gradient: level 0 has an accumulator of its own, the others share one in pairs, in which rows 0 .. 7
+// are those of an odd level and rows 8 .. 15 those of the level above it. Row g of both is the part of a coarse row that
+// queries 2g and 2g + 1 have. A pass has two accumulators; there are more passes for more levels.
+struct QueryPass {
+  int number;
+  __device__ int level(int accumulator) const { return number == 0 ? accumulator : 4 * number - 1 + 2 * accumulator; }
+  static int count(int levels) { return levels <= 3 ? 1 : 1 + levels / 4; }
+};
 
-  __device__ float* row(int level, int r) const { return sums + (coarse_rows<kTileRows>(level) + r) * D; }
-  __device__ void clear(int levels) const {
-    for (int at = lane_of_thread(); at < coarse_rows<kTileRows>(levels) * D; at += 32) sums[at] = 0;
-    __syncwarp();
-  }
-  // ds: 16 queries x 16 entries. The queries of a coarse row are added first; the sum stays in the first one's place.
-  template <class Range>
-  __device__ void add(const float (&ds)[2][4], const Range& range, int levels) const {
-    float sum[2][4];
-    each_of_tile([&](int, int n, int i, int) { sum[n][i] = ds[n][i]; });
-    for (int level = 1; level < levels; ++level) {
-      add_row_pairs(sum, level);
-      float own[2][4];
-      each_of_tile(
-          [&](int half, int n, int i, int) { own[n][i] = leads_level(tile_row(half), level) ? sum[n][i] : 0.0f; });
-      uint32_t left[4];
-      tile_operand<T>(left, own);
-      const int slot = range.key_slot(level, left_lane_row());
+template <class T, int D, int kLevels>
+struct QueryGradients {
+  using Queries = QueryBlock<T, D, kLevels>;
+  static constexpr int kSums = kLevels == 1 ? 1 : 2;
+  const Queries& queries;
+  QueryPass pass;
+  float sum[kSums][D / 8][4] = {};
+
+  __device__ void add(const float (&ds)[2][4], const typename Queries::Range& range) {
+    uint32_t whole[4], pairs[2];  // pairs: of neighbouring queries
+    tile_operand<T>(whole, ds);
 #pragma unroll
-      for (int n = 0; n < D / 8; n += 2) {
-        float x[2][4] = {};
-        by_rows<T, D>(x[0], x[1], left, range.key_tile(level), slot, n);
+    for (int n = 0; n < 2 && kLevels > 1; ++n) pairs[n] = pack(ds[n][0] + ds[n][2], ds[n][1] + ds[n][3], T());
 #pragma unroll
-        for (int m = 0; m < 2; ++m) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            if (!leads_level(tile_row(half), level)) continue;
-            float2& to = *reinterpret_cast<float2*>(row(level, tile_row(half) >> min(level, 4)) + 8 * (n + m) +
-                                                    2 * (lane_of_thread() % 4));
-            to.x += x[m][2 * half], to.y += x[m][2 * half + 1];
-          }
-        }
+    for (int x = 0; x < kSums; ++x) {
+      const int level = kLevels == 1 ? 0 : pass.level(x);
+      if (level >= queries.levels()) break;
+      if (level == 0) {
+        product(sum[x], whole, range, 0);
+        continue;
       }
+      const uint32_t upper[4] = {pairs[0], 0, pairs[1], 0}, lower[4] = {0, pairs[0], 0, pairs[1]};
+      product(sum[x], upper, range, level);
+      if (level + 1 < queries.levels()) product(sum[x], lower, range, level + 1);
+    }
+  }
+  __device__ static void product(float (&to)[D / 8][4], const uint32_t (&left)[4], const typename Queries::Range& range,
+                                 int level) {
+    const int slot = range.key_slot(level, left_lane_row());
+#pragma unroll
+    for (int n = 0; n < D / 8; n += 2) by_rows<T, D>(to[n], to[n + 1], left, range.key_tile(level), slot, n);
+  }
+
+  // Writes dq of level 0; returns this lane's part of the gradient of its weight.
+  __device__ float store_fine() const {
+    const StreamHead<T>& head = queries.head;
+    const HsaStreamProblem& p = head.a.p;
+    const Rows<T> to = rows_of<T>(head.a.g.dq[0], head.batch, head.head);
+    const float scale = static_cast<float>(p.scale), weight = head.level_weight(0);
+    float part = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = queries.mine + tile_query(half);
+      T* const row = to.data + i * to.stride;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        const int channel = 8 * n + 2 * (lane_of_thread() % 4);
+        if (i > queries.last || channel >= p.head_size) continue;
+        const float x = sum[0][n][2 * half] * scale, y = sum[0][n][2 * half + 1] * scale;
+        reinterpret_cast<uint32_t&>(row[channel]) = pack(weight * x, weight * y, T());
+        if (head.a.level_parts == nullptr || (x == 0 && y == 0)) continue;
+        const float2 own = unpack(queries.q[n / 2][n % 2 * 2 + half], T());
+        part += x * own.x + y * own.y;
+      }
+    }
+    return part;
+  }
+  // Leaves an accumulator of two levels in shared memory: (which of the two, row of level 1, channel).
+  __device__ void leave(float* parts, int x) const {
+    constexpr int kPairs = QueryThreads<kLevels>::kRows / 2;
+    const int row = warp_of_thread() * 8 + lane_of_thread() / 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n)
+        *reinterpret_cast<float2*>(parts + (half * kPairs + row) * D + 8 * n + 2 * (lane_of_thread() % 4)) =
+            make_float2(sum[x][n][2 * half], sum[x][n][2 * half + 1]);
     }
   }
 };
@@ -89,99 +127,78 @@ __device__ void store_level_part(const StreamHead<T>& head, int level, int tile,
   a.level_parts[(head.stream * a.p.levels + level) * a.p.tokens + tile] = sum;
 }
 
-// Writes dq of the coarse levels and this block's part of the gradient of their weights. `sums`: of all warps.
+// Writes dq of a coarse level, and this block's part of the gradient of its weight. parts: (row of level 1, channel).
 template <class T, int D, int kLevels>
-__device__ void store_coarse(const StreamHead<T>& head, const QueryBlock<T, D, kLevels>& queries, float* sums,
-                             float* scratch, int tile) {
+__device__ void store_coarse(const QueryBlock<T, D, kLevels>& queries, int level, const float* parts, float* scratch,
+                             int tile) {
+  using Threads = QueryThreads<kLevels>;
+  const StreamHead<T>& head = queries.head;
   const StreamArgs<T>& a = head.a;
-  const float scale = static_cast<float>(a.p.scale);
-  const int warp_rows = coarse_rows<kTileRows>(a.p.levels);
-  for (int level = 1; level < a.p.levels; ++level) {
-    const int in_warp = max(1, kTileRows >> level), warps = level <= 4 ? 1 : 1 << (level - 4);
-    const Rows<T> to = rows_of<T>(a.g.dq[level], head.batch, head.head);
-    const Rows<const T> q = rows_of<const T>(a.p.q[level], head.batch, head.head);
-    const float weight = head.level_weight(level);
-    float part = 0;
-    for (int item = static_cast<int>(threadIdx.x); item < (QueryThreads<kLevels>::kRows >> level) * a.p.head_size;
-         item += QueryThreads<kLevels>::kThreads) {
-      const int r = item / a.p.head_size, c = item % a.p.head_size, row = (queries.first >> level) + r;
-      if ((row << level) > queries.last) continue;
-      float sum = 0;
-      for (int w = 0; w < warps; ++w) {
-        const int warp = r / in_warp * warps + w;
-        sum += sums[(warp * warp_rows + coarse_rows<kTileRows>(level) + r % in_warp) * D + c];
-      }
-      to.at(row, c) = static_cast<T>(scale * weight * sum);
-      if (sum != 0) part += scale * sum * static_cast<float>(q.at(row, c));
-    }
-    store_level_part(head, level, tile, part, scratch);
+  const Rows<T> to = rows_of<T>(a.g.dq[level], head.batch, head.head);
+  const Rows<const T> q = rows_of<const T>(a.p.q[level], head.batch, head.head);
+  const float scale = static_cast<float>(a.p.scale), weight = head.level_weight(level);
+  const int c = static_cast<int>(threadIdx.x) % D, in_row = 1 << (level - 1);
+  float part = 0;
+  for (int r = static_cast<int>(threadIdx.x) / D; r < Threads::kRows >> level; r += Threads::kThreads / D) {
+    const int row = (queries.first >> level) + r;
+    if ((row << level) > queries.last || c >= a.p.head_size) continue;
+    float sum = 0;
+    for (int x = 0; x < in_row; ++x) sum += parts[(r * in_row + x) * D + c];
+    to.at(row, c) = static_cast<T>(scale * weight * sum);
+    if (sum != 0) part += scale * sum * static_cast<float>(q.at(row, c));
   }
+  store_level_part(head, level, tile, part, scratch);
 }
 
 template <class T, int D, int kLevels>
-__global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(D, kLevels))
+__global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(D, kLevels, true))
     stream_mma_query_kernel(const __grid_constant__ StreamArgs<T> a, int tiles, QueryShape shape) {
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ float scratch[QueryThreads<kLevels>::kWarps];
   const HsaStreamProblem& p = a.p;
   const StreamHead<T> head(a, static_cast<int>(blockIdx.x) / tiles);
-  const int tile = static_cast<int>(blockIdx.x) % tiles, levels = levels_of<kLevels>(p);
+  const int tile = static_cast<int>(blockIdx.x) % tiles;
   using Queries = QueryBlock<T, D, kLevels>;
-  const Queries queries(head, shape, tile, memory, true);
-  float* const sums = reinterpret_cast<float*>(memory + query_memory<D, kLevels>(levels, false));
-  const CoarseGradients<T, D> gradients{sums + warp_of_thread() * coarse_rows<kTileRows>(levels) * D};
-  gradients.clear(levels);
+  const Queries queries(head, shape, tile, memory);
+  const QueryPass pass{kLevels <= 3 ? 0 : static_cast<int>(blockIdx.y)};
   uint32_t dout[D / 16][4];
-  load_operand<T, D>(dout, rows_of<const T>(a.g.dout, head.batch, head.head), queries.mine, queries.last + 1,
-                     p.value_size);
+  queries.load_queries(dout, a.g.dout, p.value_size);
   const float row_delta = delta_of(head, queries.mine);
-  float lse[2], delta[2], dq[D / 8][4] = {};
+  float lse[2], delta[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int i = queries.mine + tile_row(half);
+    const int i = queries.mine + tile_query(half);
     const float x = i <= queries.last ? static_cast<const float*>(a.o.lse)[head.token(i)] : -INFINITY;
     lse[half] = x == -INFINITY ? INFINITY : x * kLog2e;  // no weight at all
-    delta[half] = __shfl_sync(~0u, row_delta, 2 * tile_row(half));
+    delta[half] = __shfl_sync(~0u, row_delta, 2 * tile_query(half));
   }
+  QueryGradients<T, D, kLevels> gradients{queries, pass};
   queries.each_tile([&](float(&s)[2][4], const typename Queries::Range& range) {
     float ds[2][4] = {};
     by_right_rows<T, D>(ds, dout, range.value_tile(), right_lane_row());
-    each_of_tile([&](int half, int n, int i, int y) {
-      const float weight = fast_exp2(s[n][i] - lse[half]);
-      ds[n][i] = weight * (ds[n][i] - delta[half]);
-      if (a.positions == nullptr || ds[n][i] == 0) return;
-      const int64_t at = range.position(half, y);
-      if (at >= 0) add_fixed_point(a.positions + at, ds[n][i]);
+    each_of_tile([&](int half, int n, int i, int) {
+      ds[n][i] = fast_exp2(s[n][i] - lse[half]) * (ds[n][i] - delta[half]);
     });
-    uint32_t left[4];
-    tile_operand<T>(left, ds);
-    const int slot = range.key_slot(0, left_lane_row());
-#pragma unroll
-    for (int n = 0; n < D / 8; n += 2) by_rows<T, D>(dq[n], dq[n + 1], left, range.key_tile(0), slot, n);
-    if constexpr (kLevels > 1) gradients.add(ds, range, levels);
+    if (a.positions != nullptr && pass.number == 0) {
+      each_of_tile([&](int half, int n, int i, int y) {
+        const int64_t at = ds[n][i] == 0 ? -1 : range.position(half, y);
+        if (at >= 0) add_fixed_point(a.positions + at, ds[n][i]);
+      });
+    }
+    gradients.add(ds, range);
   });
-  const Rows<T> to = rows_of<T>(a.g.dq[0], head.batch, head.head);
-  const float scale = static_cast<float>(p.scale), weight = head.level_weight(0);
-  float part = 0;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int i = queries.mine + tile_row(half);
-    T* const row = to.data + i * to.stride;
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-      const int channel = 8 * n + 2 * (lane_of_thread() % 4);
-      if (i > queries.last || channel >= p.head_size) continue;
-      const float x = dq[n][2 * half] * scale, y = dq[n][2 * half + 1] * scale;
-      reinterpret_cast<uint32_t&>(row[channel]) = pack(weight * x, weight * y, T());
-      if (a.level_parts == nullptr || (x == 0 && y == 0)) continue;
-      const float2 own = unpack(queries.q[n / 2][n % 2 * 2 + half], T());
-      part += x * own.x + y * own.y;
+  if (pass.number == 0) store_level_part(head, 0, tile, gradients.store_fine(), scratch);
+  if constexpr (kLevels > 1) {
+    float* const parts = reinterpret_cast<float*>(memory);
+    for (int x = pass.number == 0 ? 1 : 0; x < 2 && pass.level(x) < p.levels; ++x) {
+      __syncthreads();
+      if (x == 0) gradients.leave(parts, 0);
+      if (x == 1) gradients.leave(parts, 1);
+      __syncthreads();
+      for (int half = 0; half < 2 && pass.level(x) + half < p.levels; ++half)
+        store_coarse(queries, pass.level(x) + half, parts + half * Queries::Threads::kRows / 2 * D, scratch, tile);
     }
   }
-  store_level_part(head, 0, tile, part, scratch);
-  if constexpr (kLevels == 1) return;
-  __syncthreads();
-  store_coarse(head, queries, sums, scratch, tile);
 }
 
 template <class T>
@@ -193,7 +210,7 @@ cudaError_t backward(const StreamCall& call) {
   int rows = 1;  // queries of a block
   const cudaError_t queries = with_query_kernels(a.p, [&](auto d, auto levels) {
     rows = QueryThreads<levels>::kRows;
-    return launch_queries<d, levels>(stream_mma_query_kernel<T, d, levels>, a, true, call.stream);
+    return launch_queries<d, levels>(stream_mma_query_kernel<T, d, levels>, a, QueryPass::count(a.p.levels), call.stream);
   });
   if (queries != cudaSuccess) return queries;
   for (int level = 0; level < a.p.levels; ++level) {
@@ -213,7 +230,7 @@ cudaError_t hsa_stream_backward_mma(const StreamCall& call) {
 
 bool hsa_stream_mma_fits(const HsaStreamProblem& p) {
   const int memory =
-      with_query_kernels(p, [&](auto d, auto levels) { return query_shape<d, levels>(p.levels, true).memory; });
+      with_query_kernels(p, [&](auto d, auto levels) { return query_shape<d, levels>(p.levels).memory; });
   return memory > 0 && hsa_stream_entry_mma_fits(p);
 }
 

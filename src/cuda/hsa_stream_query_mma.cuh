@@ -8,37 +8,45 @@
 namespace strata::cuda {
 namespace {
 
-// The block of a kernel made for at most kLevels levels. With several, a block holds whole rows of all of them.
+// The block of a kernel made for at most kLevels levels. It holds whole rows of all of them.
 template <int kLevels>
 struct QueryThreads {
-  static constexpr int kWarps = kLevels == 1 ? 4 : 8, kThreads = 32 * kWarps, kRows = kTileRows * kWarps;
-  static_assert(kLevels == 1 || kRows >= 1 << (kMaxLevels - 1));
+  static constexpr int kWarps = kLevels <= 3 ? 4 : 8, kThreads = 32 * kWarps, kRows = kTileRows * kWarps;
+  static_assert(kRows >= 1 << (kLevels - 1));
 };
 
 // Blocks that share a multiprocessor, as far as registers go.
-constexpr int query_blocks(int D, int levels) { return (D == 64 ? 4 : 2) / (levels == 1 ? 1 : 2); }
+constexpr int query_blocks(int D, int levels, bool backward) {
+  if (levels > 3) return D == 64 && !backward ? 2 : 1;
+  return D == 128 ? 2 : levels == 1 || !backward ? 4 : 3;
+}
 
-// How a block uses its shared memory: coarse queries, sums of their gradients if backward, and `rows` rows of entries.
+// How a block uses its shared memory: coarse queries, and `rows` rows of entries.
 struct QueryShape {
   int rows, memory;  // memory: bytes; 0: it does not fit
 };
 template <int D, int kLevels>
-__host__ __device__ int query_memory(int levels, bool backward) {
-  using Threads = QueryThreads<kLevels>;
-  return coarse_rows<Threads::kRows>(levels) * D * 2 +
-         (backward ? Threads::kWarps * coarse_rows<kTileRows>(levels) * D * 4 : 0);
+__host__ __device__ int query_memory(int levels) {
+  return coarse_rows<QueryThreads<kLevels>::kRows>(levels) * D * 2;
 }
 template <int D, int kLevels>
-QueryShape query_shape(int levels, bool backward) {
+QueryShape query_shape(int levels) {
   // Many rows as long as several blocks fit into a multiprocessor. 160: b 16, near 2 and 64k tokens at once.
-  const int before = query_memory<D, kLevels>(levels, backward), several = 56 << 10;
+  const int several = 56 << 10;
+  // Backward, the sums of two coarse levels are left where all this was.
+  const int least = levels == 1 ? 0 : QueryThreads<kLevels>::kRows * D * 4;
   for (const QueryShape shape : {QueryShape{160, several}, QueryShape{112, several}, QueryShape{80, several},
                                  QueryShape{48, 80 << 10}, QueryShape{32, 1 << 20}, QueryShape{16, 1 << 20}}) {
-    const int memory = before + (levels + 1) * shape.rows * D * 2 + shape.rows * 4;
+    const int memory = std::max(
+        least, query_memory<D, kLevels>(levels) + (levels + 1) * shape.rows * D * 2 + shape.rows * 4);
     if (memory <= std::min(shape.memory, shared_memory_per_block())) return {shape.rows, memory};
   }
   return {};
 }
+
+// Rows of a tile are queries in an order in which a lane's two are neighbours, and so children of one row of level 1.
+__device__ inline int query_of_row(int row) { return row % 8 * 2 + row / 8; }
+__device__ inline int tile_query(int half) { return lane_of_thread() / 4 * 2 + half; }
 
 // The queries of a block.
 template <class T, int D, int kLevels>
@@ -51,18 +59,23 @@ struct QueryBlock {
   uint32_t q[D / 16][4];  // rows of the warp, of the first level
   Tiles tiles;
 
-  __device__ QueryBlock(const StreamHead<T>& h, QueryShape shape, int tile, unsigned char* memory, bool backward)
+  __device__ QueryBlock(const StreamHead<T>& h, QueryShape shape, int tile, unsigned char* memory)
       : head(h),
         first(tile * Threads::kRows),
         last(static_cast<int>(min(int64_t{first} + Threads::kRows, h.a.p.tokens)) - 1),
         mine(first + warp_of_thread() * kTileRows),
         coarse(shared_address(memory)),
-        tiles(h, memory + query_memory<D, kLevels>(levels_of<kLevels>(h.a.p), backward), shape.rows) {
+        tiles(h, memory + query_memory<D, kLevels>(levels_of<kLevels>(h.a.p)), shape.rows) {
     const HsaStreamProblem& p = h.a.p;
-    load_operand<T, D>(q, rows_of<const T>(p.q[0], h.batch, h.head), mine, last + 1, p.head_size);
+    load_queries(q, p.q[0], p.head_size);
     for (int level = 1; level < levels(); ++level)
       load_level<T, D, Threads::kThreads>(q_tile(level), 0, rows_of<const T>(p.q[level], h.batch, h.head), level, first,
                                       Threads::kRows, last + 1, p.head_size, [](int) { return true; });
+  }
+  // The warp's rows of a tensor of the queries, as left operands.
+  __device__ void load_queries(uint32_t (&left)[D / 16][4], const ConstView& view, int channels) const {
+    load_operand<T, D>(left, rows_of<const T>(view, head.batch, head.head), mine, last + 1, channels,
+                       [](int half) { return tile_query(half); });
   }
   __device__ int levels() const { return levels_of<kLevels>(head.a.p); }
   __device__ uint32_t q_tile(int level) const { return coarse + coarse_rows<Threads::kRows>(level) * D * 2; }
@@ -92,25 +105,15 @@ struct QueryBlock {
     return next;
   }
 
-  // What the two queries of this lane see at a height, and what all 16 do.
-  struct Sight {
-    int ancestor[2];
-    SeenEntries seen[2];
-    SightOfTile tile;
-  };
-  __device__ Sight sight(int height) const {
-    Sight x;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      x.ancestor[half] = head.ancestor(height, min(mine + tile_row(half), last));
-      x.seen[half] = head.seen(height, x.ancestor[half]);
-    }
-    auto of_lane = [](const SeenEntries& y, int lane) {
-      auto from = [&](int z) { return __shfl_sync(~0u, z, lane); };
-      return SeenEntries{from(y.first), from(y.end), from(y.hole_first), from(y.hole_end)};
-    };
-    x.tile = {of_lane(x.seen[0], 0), of_lane(x.seen[1], 31)};
-    if (mine > last) x.tile.high.end = 0;
+  // The node of a height above this lane's query.
+  __device__ int ancestor(int height, int half) const {
+    return head.ancestor(height, min(mine + tile_query(half), last));
+  }
+  // What the 16 queries of the warp see at a height.
+  __device__ SightOfTile sight(int height) const {
+    auto seen_by = [&](int i) { return head.seen(height, head.ancestor(height, i)); };
+    SightOfTile x{seen_by(min(mine, last)), seen_by(min(mine + kTileRows - 1, last))};
+    if (mine > last) x.high.end = 0;
     return x;
   }
 
@@ -118,7 +121,6 @@ struct QueryBlock {
   struct Range {
     const QueryBlock& queries;
     const Piece& piece;
-    const Sight& sight;
     int sub;
     __device__ int begin() const { return piece.first + sub; }
     __device__ int key_slot(int level, int e) const { return Tiles::key_slot(piece, level, sub + e); }
@@ -126,7 +128,7 @@ struct QueryBlock {
     __device__ uint32_t value_tile() const { return queries.tiles.value_tile() + (piece.slot + sub) * D * 2; }
     // Where entry y's position term for a query of this lane is in the table; -1: it has none.
     __device__ int64_t position(int half, int y) const {
-      return queries.head.position(piece.height, sight.ancestor[half], begin() + y);
+      return queries.head.position(piece.height, queries.ancestor(piece.height, half), begin() + y);
     }
   };
 
@@ -147,28 +149,30 @@ struct QueryBlock {
 
   template <class F>
   __device__ void compute(const Piece& piece, const F& f) const {
-    const Sight x = sight(piece.height);
-    const int to = min(piece.rows, x.tile.high.end - piece.first);
-    for (int sub = max(0, x.tile.low.first - piece.first) / kTileRows * kTileRows; sub < to; sub += kTileRows) {
-      const Range range{*this, piece, x, sub};
-      float s[2][4] = {};
-      add_scores(s, range);
+    const SightOfTile x = sight(piece.height);
+    const int to = min(piece.rows, x.high.end - piece.first);
+    for (int sub = max(0, x.low.first - piece.first) / kTileRows * kTileRows; sub < to; sub += kTileRows) {
+      const Range range{*this, piece, sub};
+      float s[2][4];
+      scores(s, range);
       if (head.has_positions(piece.height)) {
         each_of_tile([&](int half, int n, int i, int y) {
-          if (x.seen[half].contains(range.begin() + y))
-            s[n][i] += head.position_bias(range.position(half, y)) * kLog2e;
+          if (sees(range, half, y)) s[n][i] += head.position_bias(range.position(half, y)) * kLog2e;
         });
       }
-      if (!x.tile.sees_all(range.begin())) {
+      if (!x.sees_all(range.begin())) {
         each_of_tile([&](int half, int n, int i, int y) {
-          if (!x.seen[half].contains(range.begin() + y)) s[n][i] = -INFINITY;
+          if (!sees(range, half, y)) s[n][i] = -INFINITY;
         });
       }
       f(s, range);
     }
   }
+  __device__ bool sees(const Range& range, int half, int y) const {
+    return head.seen(range.piece.height, ancestor(range.piece.height, half)).contains(range.begin() + y);
+  }
   // Products of all levels, with their weights and the scale, and the terms of the entries.
-  __device__ void add_scores(float (&s)[2][4], const Range& range) const {
+  __device__ void scores(float (&s)[2][4], const Range& range) const {
     const float scale = static_cast<float>(head.a.p.scale) * kLog2e;
     const float* const terms = tiles.terms + range.piece.slot + range.sub + 2 * (lane_of_thread() % 4);
     const float2 term[2] = {*reinterpret_cast<const float2*>(terms), *reinterpret_cast<const float2*>(terms + 8)};
@@ -176,7 +180,7 @@ struct QueryBlock {
     by_right_rows<T, D>(x, q, range.key_tile(0), range.key_slot(0, right_lane_row()));
     const float weight = head.level_weight(0) * scale;
     each_of_tile([&](int, int n, int i, int) { s[n][i] = weight * x[n][i] + (i % 2 == 0 ? term[n].x : term[n].y); });
-    const int row = warp_of_thread() * kTileRows + left_lane_row();
+    const int row = warp_of_thread() * kTileRows + query_of_row(left_lane_row());
     for (int level = 1; level < levels(); ++level) {
       float y[2][4] = {};
       rows_by_rows<T, D>(y, q_tile(level), row >> level, range.key_tile(level),
@@ -187,14 +191,15 @@ struct QueryBlock {
   }
 };
 
-// One launch over all tiles of queries.
+// One launch over all tiles of queries, `passes` times.
 template <int D, int kLevels, class T, class Kernel>
-cudaError_t launch_queries(Kernel kernel, const StreamArgs<T>& a, bool backward, cudaStream_t stream) {
+cudaError_t launch_queries(Kernel kernel, const StreamArgs<T>& a, int passes, cudaStream_t stream) {
   using Threads = QueryThreads<kLevels>;
-  const QueryShape shape = query_shape<D, kLevels>(a.p.levels, backward);
+  const QueryShape shape = query_shape<D, kLevels>(a.p.levels);
   const int tiles = static_cast<int>((a.p.tokens + Threads::kRows - 1) / Threads::kRows);
   if (const cudaError_t e = allow_shared_memory(kernel, shape.memory); e != cudaSuccess) return e;
-  kernel<<<blocks_for(a.p.batch * a.p.heads * tiles, 1), Threads::kThreads, shape.memory, stream>>>(a, tiles, shape);
+  const dim3 blocks(blocks_for(a.p.batch * a.p.heads * tiles, 1), passes);
+  kernel<<<blocks, Threads::kThreads, shape.memory, stream>>>(a, tiles, shape);
   return cudaGetLastError();
 }
 
@@ -202,7 +207,8 @@ cudaError_t launch_queries(Kernel kernel, const StreamArgs<T>& a, bool backward,
 template <class Run>
 auto with_query_kernels(const HsaStreamProblem& p, const Run& run) {
   auto with_levels = [&](auto d) {
-    return p.levels == 1 ? run(d, std::integral_constant<int, 1>{}) : run(d, std::integral_constant<int, kMaxLevels>{});
+    if (p.levels == 1) return run(d, std::integral_constant<int, 1>{});
+    return p.levels <= 3 ? run(d, std::integral_constant<int, 3>{}) : run(d, std::integral_constant<int, kMaxLevels>{});
   };
   return has_small_heads(p) ? with_levels(std::integral_constant<int, 64>{}) : with_levels(std::integral_constant<int, 128>{});
 }

@@ -61,13 +61,13 @@ __device__ inline void by_right_rows(float (&x)[2][4], const uint32_t (&left)[D 
 }
 
 // 16 rows in global memory from `first` on as the left operand of products over their channels; zeros from row `end`
-// and from `channels` on.
-template <class T, int D>
+// and from `channels` on. row_of(half): which of the 16 are this lane's.
+template <class T, int D, class RowOf>
 __device__ inline void load_operand(uint32_t (&left)[D / 16][4], const Rows<const T>& rows, int first, int end,
-                                    int channels) {
+                                    int channels, const RowOf& row_of) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int row = first + tile_row(half);
+    const int row = first + row_of(half);
     const T* const from = rows.data + row * rows.stride + 2 * (lane_of_thread() % 4);
 #pragma unroll
     for (int chunk = 0; chunk < D / 8; ++chunk)
