@@ -53,6 +53,10 @@ STRATA_API Status hkt_backward(const HktProblem& problem, const HktOutputs& outp
 struct HsaPlan {
   std::vector<int32_t> numbers;
   std::vector<int64_t> depth_begin;  // families of depth d: depth_begin[d] .. depth_begin[d + 1] - 1
+  // Of these, the wide ones, of more than 16 children, come last, from wide_begin[d] on. Their children are shared out
+  // in tiles; those of depth d are tile_begin[d] .. tile_begin[d + 1] - 1.
+  std::vector<int64_t> wide_begin, tile_begin;
+  int tile_size = 0;  // children of a tile
   int64_t families = 0, leaves = 0;
   int64_t widest_family = 0;                         // children
   int64_t position_tables = 0, position_places = 0;  // the smallest position table that these families need
@@ -60,6 +64,7 @@ struct HsaPlan {
   int owned_levels = 1;  // levels below this one have rows of one family each: no family's leaves cut one
   // Where in `numbers` each table starts.
   int64_t child_begin = 0, children = 0, sequence = 0, kind = 0, batch_of = 0, first_row = 0, leaf_begin = 0, roots = 0;
+  int64_t first_tile = 0, tile_family = 0, tile_child = 0;  // of each family; of each tile
 };
 STRATA_API Status hsa_plan(const HsaProblem& problem, HsaPlan* plan);
 

@@ -2,6 +2,8 @@
 // head.
 #pragma once
 
+#include <algorithm>
+
 #include "cuda/hsa_kernels.h"
 #include "cuda/storage.h"
 
@@ -13,6 +15,9 @@ struct PlanView {
   const int32_t *sequence, *kind;                    // of each family
   const int32_t *batch_of, *first_row, *leaf_begin;  // of each sequence; leaf_begin: tokens of those before it
   // first_row: (level, sequence)
+  const int32_t* first_tile;                 // of each family, if it is wide
+  const int32_t *tile_family, *tile_child;   // of each tile of a wide family: its family, and its first child
+  int tile_size;
 };
 
 // Numbers of families, (family, head), and of leaves, (token, head), in the compute type C. Null where not needed.
@@ -44,11 +49,23 @@ struct HsaArgs {
   PlanView plan;
   NodeNumbers<C> n;
   LeafGradients<C> later;
+  C* wide_parts;  // (tile of one depth, warp, head, WideParts): sums over the children of wide families
 };
 
 inline PlanView plan_view(const HsaPlan& plan, const int32_t* numbers) {
   return {numbers + plan.child_begin, numbers + plan.children,  numbers + plan.sequence,  numbers + plan.kind,
-          numbers + plan.batch_of,    numbers + plan.first_row, numbers + plan.leaf_begin};
+          numbers + plan.batch_of,    numbers + plan.first_row, numbers + plan.leaf_begin, numbers + plan.first_tile,
+          numbers + plan.tile_family, numbers + plan.tile_child, plan.tile_size};
+}
+
+// Tiles of wide families: of all of them, of one depth at most, and their warps, of 16 children each.
+inline int64_t plan_tiles(const HsaPlan& plan) { return plan.tile_begin.back(); }
+inline int64_t tile_warps(const HsaPlan& plan) { return plan.tile_size / 16; }
+inline int64_t most_tiles(const HsaPlan& plan) {
+  int64_t most = 0;
+  for (size_t d = 1; d < plan.tile_begin.size(); ++d)
+    most = std::max(most, plan.tile_begin[d] - plan.tile_begin[d - 1]);
+  return most;
 }
 
 // Children of all families.
@@ -70,7 +87,7 @@ void place_later(const HsaProblem& p, const HsaPlan& plan, bool mma, Places<C>& 
   const int64_t leaves = plan.leaves * p.heads;
   const bool grouped = p.key_heads != p.heads;
   // Tensor cores sum the leaves of a coarse row themselves, where all of them are in one family.
-  const bool coarse = !mma || plan.owned_levels < p.levels;
+  const bool coarse = !mma || plan.owned_levels < p.levels || plan_tiles(plan) > 0;
   for (int l = 0; l < p.levels; ++l) {
     if (l > 0 && coarse) places.take(to.dq[l], leaves * p.head_size);
     if ((l > 0 && coarse) || grouped) places.take(to.dk[l], leaves * p.head_size);
@@ -82,6 +99,15 @@ void place_later(const HsaProblem& p, const HsaPlan& plan, bool mma, Places<C>& 
   }
   if (p.level_weights != nullptr) places.take(to.level_parts, plan_children(plan) * p.heads * p.levels);
 }
+
+// What a warp adds up over its children of a wide family, by channel: |c|, |c| Z, |c| kappa, mu; |c| q and |c| k of every
+// level, |c| v, and, backward, Y.
+struct WideParts {
+  int q, k, v, Y, width;
+  __host__ __device__ WideParts(const HsaProblem& p, bool backward)
+      : q(4), k(q + p.levels * p.head_size), v(k + p.levels * p.head_size), Y(v + p.value_size),
+        width(Y + (backward ? p.value_size : 0)) {}
+};
 
 // Places for all numbers; returns how many there are. `a` may be null.
 template <class S>
@@ -98,6 +124,10 @@ int64_t place_numbers(const HsaProblem& p, const HsaPlan& plan, bool backward, b
   if (values) places.take(to.v, nodes * p.value_size);
   for (auto* pointer : {&to.weight, &to.kappa, &to.f, &to.Z, &to.m}) places.take(*pointer, nodes);
   places.take(to.leaf_Z, leaves);
+  if (mma) {
+    places.take(a == nullptr ? none.wide_parts : a->wide_parts,
+                most_tiles(plan) * tile_warps(plan) * p.heads * WideParts(p, backward).width);
+  }
   if (!backward) {
     if (values) places.take(to.local, nodes * p.value_size);
     if (values) places.take(to.leaf_local, leaves * p.value_size);
@@ -122,7 +152,7 @@ inline int64_t hsa_position_entries(const HsaProblem& p) {
 template <class S>
 HsaArgs<S> hsa_args(const HsaCall& call, const HsaGradients* g, bool mma) {
   using C = typename ComputeOf<S>::Type;
-  HsaArgs<S> a{call.p, plan_view(call.plan, call.numbers), {}, {}};
+  HsaArgs<S> a{call.p, plan_view(call.plan, call.numbers), {}, {}, nullptr};
   const int64_t before = g != nullptr ? hsa_position_entries(call.p) * 8 / sizeof(C) : 0;
   place_numbers(call.p, call.plan, g != nullptr, mma, static_cast<C*>(call.workspace) + before, &a);
   if (g == nullptr || g->dlevel_weights == nullptr) a.later.level_parts = nullptr;

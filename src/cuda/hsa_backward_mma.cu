@@ -1,9 +1,10 @@
-// HSA backward on trees of families of at most 16 children, with mma.sync (hsa_mma.cuh; docs/MATH.md, section 2.4).
+// HSA backward with mma.sync (hsa_mma.cuh; wide families are in hsa_wide_mma.cuh; docs/MATH.md, section 2.4).
 // With P the attention within a family, its diagonal the own mass, and R = Y V^T, its diagonal mbar:
 //   mu_c = sum_b P_cb R_cb        G_cb = P_cb (m (R_cb - mu_c) + fbar |c| / |A|)
 //   dq_c = s sum_b G_cb k_b       dk_b = s sum_c G_cb q_c       dv_b = m sum_c P_cb Y_c       plus shares of A's own
 // The diagonal is part of these sums for leaves; a node takes it down, as fbar and m.
 #include "cuda/hsa_mma.cuh"
+#include "cuda/hsa_wide_kernels.h"
 
 namespace strata::cuda {
 namespace {
@@ -291,17 +292,22 @@ cudaError_t backward(const HsaCall& call, const HsaGradients& g) {
   if (const cudaError_t e = positions.clear(call.stream); e != cudaSuccess) return e;
   for (int64_t depth = depths_of(plan) - 1; depth >= 0; --depth) {
     const FamilyLaunch launch(call, depth, true);
-    up<<<launch.blocks, launch.threads, memory, call.stream>>>(args.a, g.dout, plan.depth_begin[depth],
-                                                               families_at(plan, depth), warp_memory);
+    if (launch.families > 0)
+      up<<<launch.blocks, launch.threads, memory, call.stream>>>(args.a, g.dout, launch.first, launch.families,
+                                                                 warp_memory);
+    if (const cudaError_t e = hsa_wide_mass(call, args.a, g.dout, depth); e != cudaSuccess) return e;
   }
   for (int64_t depth = 0; depth < depths_of(plan); ++depth) {
     const FamilyLaunch launch(call, depth, true);
     GradientArgs<T> here = args;
     here.root = depth == 0;
-    down<<<launch.blocks, launch.threads, memory, call.stream>>>(here, plan.depth_begin[depth],
-                                                                 families_at(plan, depth), warp_memory);
+    if (launch.families > 0)
+      down<<<launch.blocks, launch.threads, memory, call.stream>>>(here, launch.first, launch.families, warp_memory);
+    const WideGradientArgs<T> wide{args.a, g, positions.data, here.root};
+    if (const cudaError_t e = hsa_wide_gradient(call, wide, depth); e != cudaSuccess) return e;
   }
-  if (const cudaError_t e = hsa_sum_later(call, args.a, g, plan.families); e != cudaSuccess) return e;
+  const int64_t parts = plan.families + plan_tiles(plan) * tile_warps(plan);
+  if (const cudaError_t e = hsa_sum_later(call, args.a, g, parts); e != cudaSuccess) return e;
   return positions.convert(static_cast<float*>(g.dpositions), call.stream);
 }
 

@@ -14,8 +14,8 @@ namespace {
 
 bool supports_mma(const HsaProblem& p, const HsaPlan& plan) {
   bool mma = allowed_kernels() != Kernels::kSimt && is_16_bit(p.dtype) && p.v.data != nullptr && plan.families > 0 &&
-             plan.widest_family <= kMmaFamilySize && std::max(p.head_size, p.value_size) <= kMmaFamilyHeadSize &&
-             hsa_mma_warps(p) > 0 && is_aligned(p.v, p.value_size);
+             std::max(p.head_size, p.value_size) <= kMmaFamilyHeadSize && hsa_mma_warps(p) > 0 &&
+             (plan.widest_family <= kNarrowFamily || hsa_wide_mma_fits(p)) && is_aligned(p.v, p.value_size);
   for (int l = 0; l < p.levels; ++l) mma = mma && is_aligned(p.q[l], p.head_size) && is_aligned(p.k[l], p.head_size);
   return mma;
 }

@@ -1,6 +1,7 @@
-// HSA forward on trees of families of at most 16 children, with mma.sync (hsa_mma.cuh).
+// HSA forward with mma.sync (hsa_mma.cuh; wide families are in hsa_wide_mma.cuh).
 #include "cuda/device.h"
 #include "cuda/hsa_mma.cuh"
+#include "cuda/hsa_wide_kernels.h"
 
 namespace strata::cuda {
 namespace {
@@ -40,19 +41,20 @@ __global__ void __launch_bounds__(32 * kFamilyWarps)
   });
 }
 
-// acc(c) = acc(A) + m(A) local(c), m(c) = m(A) exp(f(c) - Z(c)), and y of the leaves; eight channels at a time.
+// acc(c) = acc(A) + m(A) local(c), m(c) = m(A) exp(f(c) - Z(c)), and y of the leaves; eight channels at a time. A warp
+// has a narrow family, or a tile of a wide one.
 template <class T>
 __global__ void __launch_bounds__(32 * kFamilyWarps)
     hsa_mma_down_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ View out, int64_t first,
-                        int64_t families, bool root) {
+                        int64_t count, bool wide, bool root) {
   const HsaProblem& p = a.p;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t item = static_cast<int64_t>(blockIdx.x) * kFamilyWarps + warp;
-  if (item >= families * p.heads) return;
-  const int64_t family = first + item / p.heads;
+  if (item >= count * p.heads) return;
+  const int64_t at_item = first + item / p.heads, family = wide ? a.plan.tile_family[at_item] : at_item;
   const Head<T> head(a, family, item % p.heads);
-  const int32_t begin = a.plan.child_begin[family];
-  const int size = a.plan.child_begin[family + 1] - begin, chunks = p.value_size / 8;
+  const int32_t begin = a.plan.child_begin[family] + (wide ? a.plan.tile_child[at_item] : 0);
+  const int size = min(max(kNarrowFamily, a.plan.tile_size), a.plan.child_begin[family + 1] - begin), chunks = p.value_size / 8;
   const int64_t node = head.node(family);
   const float m = root ? 1.0f : a.n.m[node];
   for (int at = lane; at < size * chunks; at += 32) {
@@ -95,13 +97,20 @@ cudaError_t forward(const HsaCall& call, const HsaOutputs& o) {
   if (const cudaError_t e = allow_shared_memory(up, FamilyLaunch(call, 0, false).memory); e != cudaSuccess) return e;
   for (int64_t depth = depths_of(plan) - 1; depth >= 0; --depth) {
     const FamilyLaunch launch(call, depth, false);
-    up<<<launch.blocks, launch.threads, launch.memory, call.stream>>>(a, o.out, plan.depth_begin[depth],
-                                                                      families_at(plan, depth), warp_memory);
+    if (launch.families > 0)
+      up<<<launch.blocks, launch.threads, launch.memory, call.stream>>>(a, o.out, launch.first, launch.families,
+                                                                        warp_memory);
+    if (const cudaError_t e = hsa_wide_up(call, a, o.out, depth); e != cudaSuccess) return e;
   }
   for (int64_t depth = 0; depth < depths_of(plan); ++depth) {
-    const int64_t families = families_at(plan, depth);
-    hsa_mma_down_kernel<T><<<blocks_for(families * call.p.heads, kFamilyWarps), 32 * kFamilyWarps, 0, call.stream>>>(
-        a, o.out, plan.depth_begin[depth], families, depth == 0);
+    auto down = [&](int64_t first, int64_t end, bool wide) {
+      if (end > first)
+        hsa_mma_down_kernel<T>
+            <<<blocks_for((end - first) * call.p.heads, kFamilyWarps), 32 * kFamilyWarps, 0, call.stream>>>(
+                a, o.out, first, end - first, wide, depth == 0);
+    };
+    down(plan.depth_begin[depth], plan.wide_begin[depth], false);
+    down(plan.tile_begin[depth], plan.tile_begin[depth + 1], true);
   }
   return store_score(call, a, o);
 }

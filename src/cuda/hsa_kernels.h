@@ -17,10 +17,12 @@ struct HsaCall {
   cudaStream_t stream;
 };
 
-// hsa_forward_mma.cu, hsa_backward_mma.cu: trees of families of at most 16 children, bfloat16 and float16, heads up to
-// 128 channels, aligned rows.
-constexpr int kMmaFamilySize = 16, kMmaFamilyHeadSize = 128;
+// hsa_forward_mma.cu, hsa_backward_mma.cu: any tree, bfloat16 and float16, heads up to 128 channels, aligned rows. Wide
+// families, of more than 16 children, have kernels of their own (hsa_wide_mma.cuh), a block per tile of their children.
+constexpr int kNarrowFamily = 16, kMmaFamilyHeadSize = 128;
+constexpr int kSmallTile = 32, kWideTile = 64;  // of trees without a wider family; of others
 int hsa_mma_warps(const HsaProblem& p);  // that a block's shared memory has room for, forward and backward; 0: none
+bool hsa_wide_mma_fits(const HsaProblem& p);
 cudaError_t hsa_forward_mma(const HsaCall& call, const HsaOutputs& o);
 cudaError_t hsa_backward_mma(const HsaCall& call, const HsaGradients& g);
 

@@ -10,7 +10,7 @@ namespace strata::cuda {
 
 constexpr int kFamilyWarps = 4;
 constexpr int kFamilyScratch = 1024;  // bytes of a warp, to transpose in
-static_assert(kTileRows == kMmaFamilySize);
+static_assert(kTileRows == kNarrowFamily);
 
 inline bool has_small_heads(const HsaProblem& p) { return p.head_size <= 64 && p.value_size <= 64; }
 
@@ -20,13 +20,16 @@ inline int family_memory(const HsaProblem& p, bool backward) {
   return (2 * p.levels + (backward ? 2 : 1)) * tile + (backward ? kFamilyScratch : 0);
 }
 
-// A launch over all families of a depth, a warp per family and head.
+// A launch over the narrow families of a depth, a warp per family and head.
 struct FamilyLaunch {
+  int64_t first, families;
   unsigned blocks, threads;
   int memory;
   FamilyLaunch(const HsaCall& call, int64_t depth, bool backward) {
     const int warps = hsa_mma_warps(call.p);
-    blocks = blocks_for(families_at(call.plan, depth) * call.p.heads, warps);
+    first = call.plan.depth_begin[depth];
+    families = call.plan.wide_begin[depth] - first;
+    blocks = blocks_for(families * call.p.heads, warps);
     threads = 32 * warps;
     memory = warps * family_memory(call.p, backward);
   }
@@ -216,15 +219,10 @@ struct FamilyTile {
     }
     sum_rows(v_tile(), 0, a.n.v + node * a.p.value_size, a.p.value_size, weight, inverse);
   }
-  // to = factor * sum over children x of share(x) row(x), as a product whose left operand has one row.
+  // to = factor * sum over children x of share(x) row(x)
   __device__ void sum_rows(uint32_t tile, int level, float* to, int channels, float share, float factor) const {
-    const int t = 2 * (lane % 4);
-    const float s0 = __shfl_sync(~0u, share, t), s1 = __shfl_sync(~0u, share, t + 1);
-    const float s8 = __shfl_sync(~0u, share, t + 8), s9 = __shfl_sync(~0u, share, t + 9);
-    const bool first = lane < 4;
-    const uint32_t left[4] = {first ? pack(s0, s1, T()) : 0u, 0u, first ? pack(s8, s9, T()) : 0u, 0u};
-    spread(left, tile, level, channels, [&](int half, int channel, float2 x) {
-      if (first && half == 0) *reinterpret_cast<float2*>(to + channel) = make_float2(x.x * factor, x.y * factor);
+    sum_tile_rows<T, D>(tile, slot(level, left_lane_row()), share, [&](int channel, float2 x) {
+      if (channel < channels) *reinterpret_cast<float2*>(to + channel) = make_float2(x.x * factor, x.y * factor);
     });
   }
 

@@ -3,6 +3,7 @@
 
 #include "base/hsa_check.h"
 #include "base/text.h"
+#include "cuda/hsa_kernels.h"
 #include "strata/cuda.h"
 
 namespace strata::cuda {
@@ -17,6 +18,9 @@ std::vector<int32_t> depths_of(const TreeView& tree) {
   }
   return depth;
 }
+
+int64_t family_size(const TreeView& tree, int64_t f) { return tree.child_begin[f + 1] - tree.child_begin[f]; }
+bool is_wide(const TreeView& tree, int64_t f) { return family_size(tree, f) > kNarrowFamily; }
 
 // Levels whose rows each stand for tokens of one family.
 int owned_levels(const TreeView& tree) {
@@ -47,21 +51,40 @@ Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
   int64_t children = 0;
   std::vector<std::vector<int32_t>> depths(p.sequences);
   for (int64_t n = 0; n < p.sequences; ++n) {
+    for (int64_t f = 0; f < p.trees[n].families; ++f)
+      plan->widest_family = std::max(plan->widest_family, family_size(p.trees[n], f));
+  }
+  plan->tile_size = plan->widest_family <= kSmallTile ? kSmallTile : kWideTile;
+  for (int64_t n = 0; n < p.sequences; ++n) {
     const TreeView& tree = p.trees[n];
     depths[n] = depths_of(tree);
     plan->families += tree.families;
     plan->leaves += tree.tokens;
     if (tree.families > 0) children += tree.child_begin[tree.families];
     plan->owned_levels = std::min(plan->owned_levels, owned_levels(tree));
-    for (const int32_t depth : depths[n]) {
-      if (static_cast<size_t>(depth) + 2 > plan->depth_begin.size()) plan->depth_begin.resize(depth + 2, 0);
+    for (int64_t f = 0; f < tree.families; ++f) {
+      const size_t depth = depths[n][f];
+      if (depth + 2 > plan->depth_begin.size()) {
+        plan->depth_begin.resize(depth + 2, 0);
+        plan->tile_begin.resize(depth + 2, 0);
+        plan->wide_begin.resize(depth + 1, 0);
+      }
       ++plan->depth_begin[depth + 1];
+      if (is_wide(tree, f)) {
+        plan->tile_begin[depth + 1] += (family_size(tree, f) + plan->tile_size - 1) / plan->tile_size;
+      } else {
+        ++plan->wide_begin[depth];
+      }
     }
   }
   if (std::max(children, plan->leaves) > INT32_MAX)
     return invalid("trees: expected fewer than 2^31 tokens in all, got ", plan->leaves);
-  if (plan->depth_begin.empty()) plan->depth_begin = {0};
-  for (size_t d = 1; d < plan->depth_begin.size(); ++d) plan->depth_begin[d] += plan->depth_begin[d - 1];
+  if (plan->depth_begin.empty()) plan->depth_begin = plan->tile_begin = {0};
+  for (size_t d = 1; d < plan->depth_begin.size(); ++d) {
+    plan->depth_begin[d] += plan->depth_begin[d - 1];
+    plan->tile_begin[d] += plan->tile_begin[d - 1];
+    plan->wide_begin[d - 1] += plan->depth_begin[d - 1];
+  }
 
   int64_t used = 0;
   auto take = [&](int64_t count) { return std::exchange(used, used + count); };
@@ -73,15 +96,29 @@ Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
   plan->first_row = take(p.sequences * p.levels);
   plan->leaf_begin = take(p.sequences);
   plan->roots = take(p.sequences);
+  plan->first_tile = take(plan->families);
+  plan->tile_family = take(plan->tile_begin.back());
+  plan->tile_child = take(plan->tile_begin.back());
   plan->numbers.assign(used, 0);
   int32_t* numbers = plan->numbers.data();
 
-  // New numbers of the families: by depth, then by sequence.
-  std::vector<int64_t> next = plan->depth_begin;
+  // New numbers of the families: by depth, narrow ones first, then by sequence.
+  std::vector<int64_t> next = plan->depth_begin, next_wide = plan->wide_begin, next_tile = plan->tile_begin;
   std::vector<std::vector<int32_t>> renumbered(p.sequences);
   int64_t leaf = 0;
   for (int64_t n = 0; n < p.sequences; ++n) {
-    for (const int32_t depth : depths[n]) renumbered[n].push_back(static_cast<int32_t>(next[depth]++));
+    for (int64_t f = 0; f < p.trees[n].families; ++f) {
+      const int32_t depth = depths[n][f];
+      const int32_t to = static_cast<int32_t>((is_wide(p.trees[n], f) ? next_wide : next)[depth]++);
+      renumbered[n].push_back(to);
+      numbers[plan->first_tile + to] = static_cast<int32_t>(next_tile[depth]);
+      for (int64_t child = 0; is_wide(p.trees[n], f) && child < family_size(p.trees[n], f);
+           child += plan->tile_size) {
+        const int64_t tile = next_tile[depth]++;
+        numbers[plan->tile_family + tile] = to;
+        numbers[plan->tile_child + tile] = static_cast<int32_t>(child);
+      }
+    }
     numbers[plan->batch_of + n] = static_cast<int32_t>(p.batch_of[n]);
     for (int l = 0; l < p.levels; ++l)
       numbers[plan->first_row + l * p.sequences + n] =
@@ -93,13 +130,12 @@ Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
       const int32_t to = renumbered[n][f];
       numbers[plan->sequence + to] = static_cast<int32_t>(n);
       numbers[plan->kind + to] = p.trees[n].kind[f];
-      const int64_t size = p.trees[n].child_begin[f + 1] - p.trees[n].child_begin[f];
-      plan->widest_family = std::max(plan->widest_family, size);
+      const int64_t size = family_size(p.trees[n], f);
       if (p.trees[n].kind[f] >= 0) {
         plan->position_tables = std::max<int64_t>(plan->position_tables, p.trees[n].kind[f] + 1);
         plan->position_places = std::max(plan->position_places, size);
       }
-      numbers[plan->child_begin + to + 1] = p.trees[n].child_begin[f + 1] - p.trees[n].child_begin[f];  // sizes, first
+      numbers[plan->child_begin + to + 1] = static_cast<int32_t>(size);  // sizes, first
     }
   }
   for (int64_t f = 0; f < plan->families; ++f) numbers[plan->child_begin + f + 1] += numbers[plan->child_begin + f];

@@ -12,7 +12,10 @@ namespace strata::cuda {
 // The entries of one height that a query sees: first .. end - 1 without hole_first .. hole_end - 1.
 struct SeenEntries {
   int first, end, hole_first, hole_end;
-  __device__ bool contains(int n) const { return n >= first && n < end && (n < hole_first || n >= hole_end); }
+  __device__ bool contains(int n) const {  // without branches
+    auto within = [n](int from, int to) { return static_cast<unsigned>(n - from) < static_cast<unsigned>(to - from); };
+    return static_cast<int>(within(first, max(first, end))) > static_cast<int>(within(hole_first, hole_end));
+  }
 };
 
 // One sequence and key head.
@@ -78,10 +81,10 @@ struct StreamKeys {
     const int b = a.p.branching, near = a.heights.near, family = a.heights.branching.quotient(ancestor);
     const int first = max(0, family - near + 1) * b;
     if (!a.p.both_sides) return {first, height == 0 ? ancestor + 1 : ancestor - near + 1, 0, 0};
-    const int64_t end = (static_cast<int64_t>(family) + near) * b;
+    const int last = family + near - 1;  // family
+    const int end = last > a.heights.branching.quotient(count(height) - 1) ? count(height) : (last + 1) * b;
     const bool hole = height > 0;
-    return {first, static_cast<int>(min(end, static_cast<int64_t>(count(height)))), hole ? ancestor - near + 1 : 0,
-            hole ? ancestor + near : 0};
+    return {first, min(end, count(height)), hole ? ancestor - near + 1 : 0, hole ? ancestor + near : 0};
   }
   // Queries that see one of the entries `from` .. `to`: first .. end - 1; not all of these do.
   __device__ int first_query(int height, int from) const {

@@ -28,7 +28,8 @@ constexpr int entry_tensors(int D, int levels) { return levels == 1 ? 2 : 256 / 
 // Shared memory of a warp: its entries, and queries in two places.
 template <int D>
 struct EntryLayout {
-  __host__ __device__ static constexpr int entries(int levels) { return (levels + 1) * kTileRows * D * 2 + kTileRows * 4; }
+  // A multiple of 128, as the chunks of a row are swapped by their addresses (load_tile_rows).
+  __host__ __device__ static constexpr int entries(int levels) { return (levels + 1) * kTileRows * D * 2 + 128; }
   __host__ __device__ static constexpr int query_rows(int levels) { return kTileRows + coarse_rows<kTileRows>(levels); }
   __host__ __device__ static constexpr int stage(int levels) {
     return (query_rows(levels) + kTileRows) * D * 2 + kTileRows * static_cast<int>(sizeof(float2));
@@ -73,7 +74,7 @@ struct EntryWarp {
         height(at_height),
         first(tile * kTileRows),
         count(k.count(at_height)),
-        pass(kLevels == 1 ? 0 : which_pass),
+        pass(kTensors > kLevels ? 0 : which_pass),
         piece{at_height, first, count, kTileRows, 0},
         tiles(k, memory, kTileRows),
         stages(memory + Layout::entries(levels())) {
@@ -108,9 +109,12 @@ struct EntryWarp {
                          a.p.head_size);
     load_tile_rows<T, D>(dout_tile(stage), rows_of<const T>(a.g.dout, head.batch, head.head), i0, tokens,
                          a.p.value_size);
-    for (int level = 1; level < levels(); ++level)
+#pragma unroll(kLevels <= 3 ? kLevels : 1)
+    for (int level = 1; level < kLevels; ++level) {
+      if (level >= levels()) break;
       load_level<T, D, 32>(q_tile(stage, level), 0, rows_of<const T>(a.p.q[level], head.batch, head.head), level, i0,
                            kTileRows, tokens, a.p.head_size, [](int) { return true; });
+    }
     if (const int i = i0 + lane_of_thread(); lane_of_thread() < kTileRows)
       cp_async_8(shared_address(numbers(stage) + lane_of_thread()),
                  reinterpret_cast<const float2*>(a.deltas) + head.token(i < tokens ? i : i0), i < tokens);
@@ -176,7 +180,9 @@ struct EntryWarp {
       for (int i = 0; i < 4; ++i) s[n][i] = term[i / 2] - (i % 2 == 0 ? pair.x : pair.z);
     }
     const float scale = static_cast<float>(a.p.scale) * kLog2e;
-    for (int level = 0; level < levels(); ++level) {
+#pragma unroll(kLevels <= 3 ? kLevels : 1)
+    for (int level = 0; level < kLevels; ++level) {
+      if (level >= levels()) break;
       float x[2][4] = {};
       rows_by_rows<T, D>(x, tiles.key_tile(level), tiles.key_slot(piece, level, left_lane_row()), q_tile(stage, level),
                          right_lane_row() >> level);
@@ -276,50 +282,81 @@ struct EntryWarp {
     }
   }
 
-  __device__ void store() const {
-    const HsaStreamProblem& p = a.p;
-    typename StreamKeys<T>::Parent parent[2];
-    int entry[2];
+  // What the entries have of their parents' gradients: all of it is loaded before anything is stored.
+  __device__ void add_parents() {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      entry[half] = first + tile_row(half);
-      parent[half] = entry[half] < count ? keys.parent(height, entry[half]) : typename StreamKeys<T>::Parent{0.0f, 0};
+      const int entry = first + tile_row(half);
+      const auto parent = entry < count ? keys.parent(height, entry) : typename StreamKeys<T>::Parent{0.0f, 0};
+      if (!(parent.share > 0)) continue;
+      if (pass == 0 && lane_of_thread() % 4 == 0) dkappa[half] += parent.share * a.dkappa[parent.node];
+#pragma unroll
+      for (int x = 0; x < kTensors; ++x) {
+        if (tensor(x) > levels()) break;
+        const bool values = tensor(x) == 0;
+        const float* const from =
+            values ? a.dv + parent.node * a.p.value_size : a.dk + keys.key_row(parent.node, tensor(x) - 1);
+#pragma unroll
+        for (int n = 0; n < D / 8; ++n) {
+          const int channel = 8 * n + 2 * (lane_of_thread() % 4);
+          if (channel >= (values ? a.p.value_size : a.p.head_size)) continue;
+          const float2 more = *reinterpret_cast<const float2*>(from + channel);
+          sum[x][n][2 * half] += parent.share * more.x, sum[x][n][2 * half + 1] += parent.share * more.y;
+        }
+      }
     }
+  }
+  __device__ void store() {
+    add_parents();
     each_kappa([&](int row, float x) {
-      const int channel = p.head_size + p.value_size;
-      if (first + row < count)
-        keys.store_gradient(height, first + row, 0, channel, x + keys.from_parent(height, first + row, 0, channel));
+      if (first + row < count) keys.store_gradient(height, first + row, 0, a.p.head_size + a.p.value_size, x);
     });
-    float2 above{};  // of the first half, for levels that have both in one row
+    if (height == 0) return store_leaves();
     each_sum([&](int half, int tensor, int channel, float2 x) {
-      const bool values = tensor == 0;
-      const int level = values ? 0 : tensor - 1;
-      if (parent[half].share > 0) {
-        const float* from = values ? a.dv + parent[half].node * p.value_size : a.dk + keys.key_row(parent[half].node, level);
-        const float2 more = *reinterpret_cast<const float2*>(from + channel);
-        x.x += parent[half].share * more.x, x.y += parent[half].share * more.y;
-      }
-      if (height > 0) {
-        if (entry[half] >= count) return;
-        const int64_t at = keys.node(height, entry[half]);
-        float* to = values ? a.dv + at * p.value_size : a.dk + keys.key_row(at, level);
-        *reinterpret_cast<float2*>(to + channel) = x;
-        return;
-      }
-      for (int l = 1; l <= level && l < 4; ++l) {
-        x.x += __shfl_xor_sync(~0u, x.x, 2 << l);
-        x.y += __shfl_xor_sync(~0u, x.y, 2 << l);
-      }
-      if (level == 4) {
-        if (half == 0) above = x;
-        if (half == 0) return;
-        x.x += above.x, x.y += above.y;
-      }
-      const int row = entry[level == 4 ? 0 : half];
-      if (row % (1 << level) != 0 || row >= count) return;
-      const Rows<T> to = rows_of<T>(values ? a.g.dv : a.g.dk[level], keys.batch, keys.key_head);
-      reinterpret_cast<uint32_t&>(to.data[(row >> level) * to.stride + channel]) = pack(x.x, x.y, T());
+      const int entry = first + tile_row(half);
+      if (entry >= count) return;
+      const int64_t at = keys.node(height, entry);
+      float* const to = tensor == 0 ? a.dv + at * a.p.value_size : a.dk + keys.key_row(at, tensor - 1);
+      *reinterpret_cast<float2*>(to + channel) = x;
     });
+  }
+  // Rows of levels are added up and go out through shared memory, 16 bytes at a time.
+  __device__ void store_leaves() {
+    const uint32_t tile = shared_address(stages);
+#pragma unroll
+    for (int x = 0; x < kTensors; ++x) {
+      if (tensor(x) > levels()) break;
+      const bool values = tensor(x) == 0;
+      const int level = kLevels == 1 || values ? 0 : tensor(x) - 1;
+      __syncwarp();
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        float(&rows)[4] = sum[x][n];
+        for (int l = 1; l <= level; ++l) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) rows[i] += l < 4 ? __shfl_xor_sync(~0u, rows[i], 2 << l) : i < 2 ? rows[i + 2] : 0;
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if (kLevels > 1 && !leads_level(tile_row(half), level)) continue;
+          asm volatile("st.shared.b32 [%0], %1;" ::"r"(tile + tile_offset<D>(tile_row(half) >> level, n) +
+                                                       4 * (lane_of_thread() % 4)),
+                       "r"(pack(rows[2 * half], rows[2 * half + 1], T())));
+        }
+      }
+      __syncwarp();
+      const Rows<T> to = rows_of<T>(values ? a.g.dv : a.g.dk[level], keys.batch, keys.key_head);
+      const int chunk = lane_of_thread() % (D / 8);
+      if (chunk * 8 >= (values ? a.p.value_size : a.p.head_size)) continue;
+      for (int r = lane_of_thread() / (D / 8); r < max(1, kTileRows >> level); r += 32 / (D / 8)) {
+        if (first + (r << level) >= count) break;
+        uint4 eight;
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(eight.x), "=r"(eight.y), "=r"(eight.z), "=r"(eight.w)
+                     : "r"(tile + tile_offset<D>(r, chunk)));
+        *reinterpret_cast<uint4*>(to.data + ((first >> level) + r) * to.stride + chunk * 8) = eight;
+      }
+    }
   }
   // For the kernel that adds splits: by channel, the keys of all levels, then the values, then kappa.
   __device__ void store_partial(float* to) const {
@@ -418,10 +455,11 @@ template <class T>
 cudaError_t hsa_stream_entry_gradient_mma(const StreamArgs<T>& a, cudaStream_t stream) {
   const bool small = has_small_heads(a.p);
   for (int height = a.heights.count - 1; height >= 0; --height) {
-    const cudaError_t e = a.p.levels == 1
-                              ? (small ? entries<T, 64, 1>(a, height, stream) : entries<T, 128, 1>(a, height, stream))
-                              : (small ? entries<T, 64, kMaxLevels>(a, height, stream)
-                                       : entries<T, 128, kMaxLevels>(a, height, stream));
+    const cudaError_t e =
+        a.p.levels == 1   ? (small ? entries<T, 64, 1>(a, height, stream) : entries<T, 128, 1>(a, height, stream))
+        : a.p.levels <= 3 ? (small ? entries<T, 64, 3>(a, height, stream) : entries<T, 128, 3>(a, height, stream))
+                          : (small ? entries<T, 64, kMaxLevels>(a, height, stream)
+                                   : entries<T, 128, kMaxLevels>(a, height, stream));
     if (e != cudaSuccess) return e;
   }
   return cudaSuccess;

@@ -26,32 +26,36 @@ __host__ __device__ constexpr int coarse_rows(int level) {
 }
 
 // Rows 0 .. count - 1 of a tile, by kThreads threads; zeros for those from `present` on and those that are not real(r).
+// first_slot: a multiple of 8; tile: a multiple of 128.
 template <class T, int D, int kThreads, class Real>
 __device__ inline void load_rows(uint32_t tile, int first_slot, const T* rows, int64_t stride, int count, int present,
                                  int channels, const Real& real) {
   constexpr int kStep = kThreads / (D / 8);  // rows side by side
-  int r = static_cast<int>(threadIdx.x) % kThreads / (D / 8);
-  const int chunk = static_cast<int>(threadIdx.x) % (D / 8);
+  const int r0 = static_cast<int>(threadIdx.x) % kThreads / (D / 8), chunk = static_cast<int>(threadIdx.x) % (D / 8);
   if (chunk * 8 >= channels) present = 0;
-  const T* from = rows + r * stride + chunk * 8;
-#pragma unroll 1
-  for (; r < count; r += kStep, from += kStep * stride) {
-    const bool there = r < present && real(r);
-    cp_async(tile + tile_offset<D>(first_slot + r, chunk), there ? from : rows, there ? 16 : 0);
+  const T* from = rows + r0 * stride + chunk * 8;
+  const uint32_t to = tile + tile_offset<D>(first_slot + r0, chunk);
+#pragma unroll 2
+  for (int r = 0; r + r0 < count; r += kStep, from += kStep * stride) {
+    const bool there = r + r0 < present && real(r + r0);
+    // Row r0 + r of a tile, for multiples r of kStep: the places of its chunks differ from those of row r0 by this.
+    const uint32_t swapped = kStep % 8 == 0 ? to : to ^ ((r & 7) << 4);
+    cp_async(swapped + r * (D * 2), there ? from : rows, there ? 16 : 0);
   }
 }
 
-// 16 rows from `first` on, by a warp; zeros from row `end` on.
+// 16 rows from `first` on, by a warp; zeros from row `end` on. tile: a multiple of 128.
 template <class T, int D>
 __device__ inline void load_tile_rows(uint32_t tile, const Rows<const T>& rows, int first, int end, int channels) {
-  constexpr int kStep = 32 / (D / 8);  // rows side by side
+  constexpr int kStep = 32 / (D / 8);
   const int r0 = lane_of_thread() / (D / 8), chunk = lane_of_thread() % (D / 8);
   if (chunk * 8 >= channels) end = 0;
   const T* from = rows.data + (first + r0) * rows.stride + chunk * 8;
+  const uint32_t to = tile + tile_offset<D>(r0, chunk);
 #pragma unroll
   for (int r = 0; r < kTileRows; r += kStep, from += kStep * rows.stride) {
     const bool there = first + r0 + r < end;
-    cp_async(tile + tile_offset<D>(r0 + r, chunk), there ? from : rows.data, there ? 16 : 0);
+    cp_async((to ^ ((r & 7) << 4)) + r * (D * 2), there ? from : rows.data, there ? 16 : 0);
   }
 }
 

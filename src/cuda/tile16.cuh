@@ -99,6 +99,25 @@ __device__ inline void by_rows(float (&x0)[4], float (&x1)[4], const uint32_t (&
   by_rows<T, D>(x0, x1, left, rows, left_lane_row(), n);
 }
 
+// Sums of share * row over 16 rows, as a product whose left operand has one row: f(channel, two neighbouring sums) in
+// lanes 0 .. 3. share: of row `lane`; row: which one this lane reads.
+template <class T, int D, class F>
+__device__ inline void sum_tile_rows(uint32_t tile, int row, float share, const F& f) {
+  const int t = 2 * (lane_of_thread() % 4);
+  const float s0 = __shfl_sync(~0u, share, t), s1 = __shfl_sync(~0u, share, t + 1);
+  const float s8 = __shfl_sync(~0u, share, t + 8), s9 = __shfl_sync(~0u, share, t + 9);
+  const bool first = lane_of_thread() < 4;
+  const uint32_t left[4] = {first ? pack(s0, s1, T()) : 0u, 0u, first ? pack(s8, s9, T()) : 0u, 0u};
+#pragma unroll
+  for (int n = 0; n < D / 8; n += 2) {
+    float x[2][4] = {};
+    by_rows<T, D>(x[0], x[1], left, tile, row, n);
+    if (!first) continue;
+    f(8 * n + t, make_float2(x[0][0], x[0][1]));
+    f(8 * n + 8 + t, make_float2(x[1][0], x[1][1]));
+  }
+}
+
 // Sums over coarse rows of a level, 2^level neighbouring rows (or columns) of a 16 x 16 matrix, at most all 16 of them.
 // They are made one level after the other, and stay in the first row of the coarse row; the others hold what is left of
 // levels before.

@@ -42,12 +42,16 @@ TEST_P(HsaCuda, BFloat16OnChipsWithLessSharedMemory) {
 }
 
 TEST_P(HsaCuda, SameBitsFromRunToRun) {
-  HsaData<float> one(GetParam()), two(GetParam());
-  run_on_gpu(one);
-  run_on_gpu(two);
-  each_hsa_result(one, two, [&](const char* name, const auto& a, const auto& b) {
-    EXPECT_EQ(std::memcmp(a.raw().data(), b.raw().data(), a.raw().size() * sizeof(a.raw()[0])), 0) << name;
-  });
+  auto expect_same = [](auto storage) {
+    HsaData<decltype(storage)> one(GetParam()), two(GetParam());
+    run_on_gpu(one);
+    run_on_gpu(two);
+    each_hsa_result(one, two, [&](const char* name, const auto& a, const auto& b) {
+      EXPECT_EQ(std::memcmp(a.raw().data(), b.raw().data(), a.raw().size() * sizeof(a.raw()[0])), 0) << name;
+    });
+  };
+  expect_same(float{});
+  expect_same(BFloat16{});
 }
 
 TEST(HsaCudaAbuse, AllWeightsZeroGivesZeros) {

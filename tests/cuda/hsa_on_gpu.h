@@ -79,6 +79,24 @@ inline std::vector<HsaCase> hsa_gpu_cases() {
       {"gpu_grouped", {200, 31}, Shape::kBalanced, 16, 6, 64, 64, set, true, true, false, true, dense, 3, 2});
   cases.push_back(
       {"gpu_one_key_head", {90}, Shape::kBalanced, 16, 4, 64, 64, set, false, false, false, true, dense, 1, 1});
+  // Wide families: of more than 16 children.
+  const Memory token_major = Memory::kTokenMajor;
+  cases.push_back({"gpu_b32", {1000, 33}, Shape::kBalanced, 32, 2, 64, 64});
+  cases.push_back({"gpu_b64", {700, 17}, Shape::kBalanced, 64, 2, 64, 32, set, true, true});
+  cases.push_back({"gpu_b20_positions", {401}, Shape::kBalanced, 20, 2, 16, 16, sequence, true, true});
+  cases.push_back({"gpu_star", {300, 129, 16}, Shape::kStar, 1, 2, 64, 64, set, true, true});
+  cases.push_back({"gpu_star_causal", {200}, Shape::kStar, 1, 2, 64, 64, sequence, true, true, true});
+  cases.push_back({"gpu_causal_b32", {600}, Shape::kBalanced, 32, 1, 64, 64, sequence, false, true, true});
+  cases.push_back({"gpu_mixed_families", {500, 31}, Shape::kRandom, 45, 2, 32, 64, set, true, true});
+  cases.push_back(
+      {"gpu_mixed_padded", {300, 0, 70}, Shape::kRandom, 40, 2, 64, 64, set, false, false, false, false, token_major});
+  cases.push_back(
+      {"gpu_b32_levels", {500, 33}, Shape::kBalanced, 32, 2, 64, 64, set, false, true, false, true, dense, 3});
+  cases.push_back(
+      {"gpu_mixed_levels", {333}, Shape::kRandom, 50, 2, 64, 64, sequence, true, true, false, true, dense, 4});
+  cases.push_back(
+      {"gpu_wide_levels8", {300}, Shape::kBalanced, 24, 1, 128, 96, set, false, true, false, true, dense, 8});
+  cases.push_back({"gpu_wide_grouped", {400}, Shape::kBalanced, 40, 6, 64, 64, set, true, true, false, true, dense, 2, 2});
   return cases;
 }
 
