@@ -1,4 +1,4 @@
-// HKT backward on Hopper (sm_90a), for the common case: 1 to 3 levels, head sizes up to 128, no bias. As in
+// HKT backward on Hopper (sm_90a), for the common case: 1 to 5 levels, head sizes up to 128, no bias. As in
 // hkt_backward_mma.cuh, one kernel owns keys and one owns queries, so that nothing is added to by two blocks. The own
 // side gives the rows of the products: 128 per work tile, for two consumer warpgroups of 64; the producer loads the
 // other side in tiles of 64. Scores and dS never leave the registers: rounded, they are the left operand of the second
@@ -7,7 +7,8 @@
 // Of 16 rows of a warp, slots g and g + 8 are rows 2g and 2g + 1. Both coarse levels share one tile: slot g is row g of
 // level 1, slot g + 8 its row of level 2, and of the other side 32 rows of level 1 are followed by 16 of level 2. So
 // one product gives the scores of both, one has the gradients of both, and a thread has all that its two rows need.
-// Sums over the other side are taken in registers, over the rows of level 2 at the end.
+// Sums over the other side are taken in registers, over the rows of level 2 at the end. With 4 or 5 levels, all coarse
+// levels are packed into that tile (hkt_scores.cuh), and threads exchange scores and sums of levels 2 to 4.
 //
 // With heads of 128 channels the sums of keys, coarse keys and values do not fit into the registers; there the values
 // have a kernel of their own, which computes the scores once more.
@@ -59,10 +60,47 @@ __device__ inline void coarse_operand(uint32_t (&left)[3][4], const float (&ds)[
   left[2][3] = pack((sums[2][0] + sums[3][0]) * factor2, (sums[2][1] + sums[3][1]) * factor2, T());
 }
 
+// The same where all coarse levels are packed: rows of level 1 in slots g, those of levels 2 to 4 in the slots that
+// packed_lane() reads. Columns: 32 of level 1, 16 of level 2, 8 of level 3 and 8 of level 4.
+template <class T>
+__device__ inline void packed_operand(uint32_t (&left)[4][4], const float (&ds)[kScores], const float (&factors)[5]) {
+  const int lane = lane_of_thread(), g = lane / 4;
+  float sums[4][2], level2[2][2], level3[2], level4[2];
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+#pragma unroll
+    for (int m = 0; m < 4; ++m) sums[m][e] = ds[8 * m + e] + ds[8 * m + 2 + e] + ds[8 * m + 4 + e] + ds[8 * m + 6 + e];
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      level2[m][e] = sums[2 * m][e] + sums[2 * m + 1][e];
+      level2[m][e] += __shfl_xor_sync(~0u, level2[m][e], 4);
+    }
+    level3[e] = level2[0][e] + level2[1][e];
+    level3[e] += __shfl_xor_sync(~0u, level3[e], 8);
+    level4[e] = level3[e] + __shfl_xor_sync(~0u, level3[e], 16);
+    // From a lane whose rows have that row to the one that has its slot: rows 0 .. 3 of level 2, 0 and 1 of level 3.
+#pragma unroll
+    for (int m = 0; m < 2; ++m) level2[m][e] = __shfl_sync(~0u, level2[m][e], (2 * g) % 8 * 4 + lane % 4);
+    level3[e] = __shfl_sync(~0u, level3[e], (4 * g) % 8 * 4 + lane % 4);
+  }
+#pragma unroll
+  for (int kk = 0; kk < 2; ++kk) {
+    left[kk][0] = pack(sums[2 * kk][0] * factors[1], sums[2 * kk][1] * factors[1], T());
+    left[kk][2] = pack(sums[2 * kk + 1][0] * factors[1], sums[2 * kk + 1][1] * factors[1], T());
+    left[kk][1] = left[kk][3] = 0;
+  }
+  left[2][0] = left[2][2] = left[3][0] = left[3][2] = 0;
+  left[2][1] = g < 4 ? pack(level2[0][0] * factors[2], level2[0][1] * factors[2], T()) : 0u;
+  left[2][3] = g < 4 ? pack(level2[1][0] * factors[2], level2[1][1] * factors[2], T()) : 0u;
+  left[3][1] = g == 4 || g == 5 ? pack(level3[0] * factors[3], level3[1] * factors[3], T()) : 0u;
+  left[3][3] = g == 6 ? pack(level4[0] * factors[4], level4[1] * factors[4], T()) : 0u;
+}
+
 // What a consumer warpgroup does with its 64 own rows.
-template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
+template <class T, int D, int kLevels, bool kOwnKeys, Part kPart>
 struct Consumer {
-  using M = Layout<D, kCoarse>;
+  using M = Layout<D, kLevels>;
+  static constexpr bool kCoarse = M::kCoarse, kPacked = M::kPacked;
   static constexpr bool kKeys = kPart != Part::kValues, kValues = kOwnKeys && kPart != Part::kKeys;
 
   const Arguments& a;
@@ -82,7 +120,7 @@ struct Consumer {
         warp(warp_of_thread() % 4),
         lane(lane_of_thread()),
         own_first(tile.own_first + 64 * group) {
-    for (int half = 0; half < 2; ++half) rows[half] = own_first + own_row(warp * 16 + lane / 4 + 8 * half);
+    for (int half = 0; half < 2; ++half) rows[half] = own_first + paired_row(warp * 16 + lane / 4 + 8 * half);
     if (kOwnKeys) return;
     const int64_t line = (static_cast<int64_t>(work.batch) * p.heads + work.first_head) * p.tokens;
     for (int half = 0; half < 2; ++half) {
@@ -98,28 +136,45 @@ struct Consumer {
   __device__ void products(float (&s)[kScores], float (&dp)[kScores], uint32_t tile, const LevelWeights& w) const {
     wgmma_fence();
     if constexpr (kCoarse) {
-      float above[kCoarseRows / 2];
+      float above[M::kCoarseRows / 2];
       wgmma_rows<T, D>(above, own + 2 * M::kOwnTile, tile + M::kCoarseTile, false);
       wgmma_commit();
-      if constexpr (kKeys) {
+      if constexpr (kKeys && !kPacked) {  // packed, there are no registers for both
         wgmma_rows<T, D>(dp, own + M::kOwnTile, tile + M::kExtra, false);
         wgmma_commit();
       }
-      wgmma_wait<kKeys ? 1 : 0>();
+      wgmma_wait<kKeys && !kPacked ? 1 : 0>();
+      float level2[2][2];
+      if constexpr (kPacked) unpack_levels(level2, above, w);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          s[4 * n + i] = (above[n / 2 * 4 + i % 2] + above[(4 + n / 4) * 4 + 2 + i % 2] * w.down[1]) * w.down[0];
+        for (int i = 0; i < 4; ++i) {
+          const float x = kPacked ? level2[n / 4][i % 2] : above[(4 + n / 4) * 4 + 2 + i % 2];
+          s[4 * n + i] = (above[n / 2 * 4 + i % 2] + x * w.down[1]) * w.down[0];
+        }
       }
       wgmma_fence();
-    } else if constexpr (kKeys) {
+    }
+    if constexpr (kKeys && (!kCoarse || kPacked)) {
       wgmma_rows<T, D>(dp, own + M::kOwnTile, tile + M::kExtra, false);
       wgmma_commit();
     }
     wgmma_rows<T, D>(s, own, tile, kCoarse);
     wgmma_commit();
     wgmma_wait<0>();
+  }
+
+  // Levels 2 to 4 from their packed product, at the resolution and with the weight of level 2: by product tile, column.
+  template <int kCount>
+  __device__ static void unpack_levels(float (&level2)[2][2], const float (&packed)[kCount], const LevelWeights& w) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const float level4 = __shfl_sync(~0u, packed[7 * 4 + 2 + e], packed_lane(3)) * w.down[3];
+      const float above = (__shfl_sync(~0u, packed[6 * 4 + 2 + e], packed_lane(2)) + level4) * w.down[2];
+#pragma unroll
+      for (int n = 0; n < 2; ++n) level2[n][e] = __shfl_sync(~0u, packed[(4 + n) * 4 + 2 + e], packed_lane(1)) + above;
+    }
   }
 
   // s becomes P, dp becomes dS. numbers: lse and D of the tile's queries.
@@ -170,14 +225,19 @@ struct Consumer {
 
   // One tile of the other side. factors: of the levels' gradients, what differs between the heads that share keys.
   __device__ void add_tile(uint32_t tile, const float* numbers, int other_first, const LevelWeights& w,
-                           const float (&factors)[3]) {
+                           const float (&factors)[5]) {
     float s[kScores], dp[kScores];
     products(s, dp, tile, w);
     softmax_gradient(s, dp, numbers, other_first, w.finest * static_cast<float>(p.scale) * kLog2e);
-    uint32_t left_values[kValues ? kScores / 8 : 1][4], left[kKeys ? kScores / 8 : 1][4], left_coarse[3][4];
+    uint32_t left_values[kValues ? kScores / 8 : 1][4], left[kKeys ? kScores / 8 : 1][4],
+        left_coarse[M::kCoarseRows / 16][4];
     if constexpr (kValues) to_operand<T>(left_values, s, 1.0f);
     if constexpr (kKeys) to_operand<T>(left, dp, factors[0]);
-    if constexpr (kKeys && kCoarse) coarse_operand<T>(left_coarse, dp, factors[1], factors[2]);
+    if constexpr (kKeys && kPacked) {
+      packed_operand<T>(left_coarse, dp, factors);
+    } else if constexpr (kKeys && kCoarse) {
+      coarse_operand<T>(left_coarse, dp, factors[1], factors[2]);
+    }
     wgmma_fence();
     if constexpr (kValues) gradient_product<T, D>(values, left_values, tile + M::kExtra);
     if constexpr (kKeys) gradient_product<T, D>(fine, left, tile);
@@ -188,7 +248,7 @@ struct Consumer {
 
   // Rows of level 2 are shared by two neighbours at level 1: adds up what both have.
   __device__ void add_neighbours() {
-    if constexpr (kKeys && kCoarse) {
+    if constexpr (kKeys && kCoarse && !kPacked) {
 #pragma unroll
       for (int i = 0; i < D / 2; ++i) {
         if (i & 2) coarse[i] += __shfl_xor_sync(~0u, coarse[i], 4);
@@ -199,7 +259,6 @@ struct Consumer {
   // part += <dq, q> of one level, over this thread's numbers of one row, which is in slots 8 `slot` + .. of a tile.
   template <class Value>
   __device__ void add_weight_part(float& part, uint32_t tile, int slot, int half, const Value& value) const {
-    if (rows[half] >= work.limit) return;
     const float scale = static_cast<float>(p.scale);
     const uint32_t start = tile + panel_offset(64, warp * 16 + lane / 4 + 8 * slot, 0) + 4 * (lane % 4);
 #pragma unroll
@@ -211,22 +270,30 @@ struct Consumer {
     }
   }
   // Parts of da, from the queries, which are still in their tiles.
-  __device__ void weight_parts(float (&parts)[3]) const {
+  __device__ void weight_parts(float (&parts)[5]) const {
+    // Rows that are not there are zeros.
     auto fine_value = [&](int i) { return fine[i]; };
     add_weight_part(parts[0], own, 0, 0, fine_value);
     add_weight_part(parts[0], own, 1, 1, fine_value);
     if constexpr (kCoarse) {
       const uint32_t tile = own + 2 * M::kOwnTile;
       add_weight_part(parts[1], tile, 0, 0, [&](int i) { return coarse[i]; });
-      const bool even = lane / 4 % 2 == 0;  // of two neighbours at level 1, the one that has their row of level 2
-      if (p.levels > 2 && even) add_weight_part(parts[2], tile, 1, 0, [&](int i) { return coarse[i + 2]; });
+      float second = 0;
+      add_weight_part(second, tile, 1, 0, [&](int i) { return coarse[i + 2]; });
+#pragma unroll
+      for (int l = 2; l < kLevels; ++l) parts[l] += second_level() == l && l < p.levels ? second : 0.0f;
     }
   }
-  __device__ void store_weight_parts(float (&parts)[3]) const {
+  // The level of this thread's second row of the coarse tile. Of two neighbours at level 1 that both have their row of
+  // level 2, one counts.
+  __device__ int second_level() const {
+    return kPacked ? 1 + packed_level(lane / 4 + 8) : lane / 4 % 2 == 0 ? 2 : kMmaLevels;
+  }
+  __device__ void store_weight_parts(float (&parts)[5]) const {
     const int64_t line = static_cast<int64_t>(work.batch) * p.heads + work.first_head;
     float* const total = a.weight_parts + (line * parts_of(p) + own_first / 16 + warp) * kMmaLevels;
 #pragma unroll
-    for (int l = 0; l < (kCoarse ? 3 : 1); ++l) {
+    for (int l = 0; l < kLevels; ++l) {
       parts[l] = warp_sum(parts[l]);
       if (lane == 0) total[l] = parts[l];
     }
@@ -243,11 +310,13 @@ struct Consumer {
     if constexpr (kKeys) stage_rows<T, D>(own, weight(0), [&](int i) { return fine[i]; });
     if constexpr (kValues) stage_rows<T, D>(values_tile, 1.0f, [&](int i) { return values[i]; });
     if constexpr (kKeys && kCoarse)
-      stage_rows<T, D>(coarse_tile, 1.0f, [&](int i) { return coarse[i] * (i & 2 ? weight(2) : weight(1)); });
+      stage_rows<T, D>(coarse_tile, 1.0f, [&, upper = weight(kPacked ? second_level() : 2)](int i) {
+        return coarse[i] * (i & 2 ? upper : weight(1));
+      });
     __syncwarp();
     // Slot `slot` of the own rows, at a level; -1 where there is no such row.
     auto row_at = [&](int slot, int level) {
-      const int at = (own_first + own_row(slot)) >> level;
+      const int at = (own_first + paired_row(slot)) >> level;
       return at < level_rows(tokens, level) ? at : -1;
     };
     auto rows_to = [&](const View& view) { return rows_of<T>(view, work.batch, head); };
@@ -255,7 +324,14 @@ struct Consumer {
     const View* const to = kOwnKeys ? a.g.dk : a.g.dq;
     if constexpr (kKeys) store_rows<D>(own, rows_to(to[0]), p.head_size, fine_row);
     if constexpr (kValues) store_rows<D>(values_tile, rows_to(a.g.dv), p.value_size, fine_row);
-    if constexpr (kKeys && kCoarse) {
+    if constexpr (kKeys && kPacked) {
+#pragma unroll 1
+      for (int l = 1; l < p.levels; ++l)
+        store_rows<D>(coarse_tile, rows_to(to[l]), p.head_size, [&](int slot) {
+          const int at = (own_first >> l) + packed_row(slot);
+          return packed_level(slot) + 1 == l && at < level_rows(tokens, l) ? at : -1;
+        });
+    } else if constexpr (kKeys && kCoarse) {
       store_rows<D>(coarse_tile, rows_to(to[1]), p.head_size,
                     [&](int slot) { return (slot & 8) == 0 ? row_at(slot, 1) : -1; });
       if (p.levels > 2)
@@ -265,21 +341,21 @@ struct Consumer {
   }
 };
 
-template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
-__device__ void consume(const Arguments& a, const Block<D, kCoarse>& block, const unsigned char* start) {
-  using M = Layout<D, kCoarse>;
+template <class T, int D, int kLevels, bool kOwnKeys, Part kPart>
+__device__ void consume(const Arguments& a, const Block<D, kLevels>& block, const unsigned char* start) {
+  using M = Layout<D, kLevels>;
   const HktProblem& p = a.p;
   const auto pipeline = block.others();
   const int group = static_cast<int>(threadIdx.x) / 128 - 1;
   WorkTile work;
   for (int wave = 0, step = 0; next_work_tile<kOwnKeys>(p, wave, &work); ++wave) {
-    Consumer<T, D, kCoarse, kOwnKeys, kPart> consumer(a, work, block.own_tiles(wave, group), group);
+    Consumer<T, D, kLevels, kOwnKeys, kPart> consumer(a, work, block.own_tiles(wave, group), group);
     block.own().wait(wave);
     for (int head = work.first_head; head < work.first_head + work.heads; ++head) {
       const float* weights = static_cast<const float*>(p.weights) + head * p.levels;
       const LevelWeights w = level_weights(weights, p.levels);
-      float factors[3];
-      for (int l = 0; l < 3; ++l) factors[l] = kOwnKeys && l < p.levels ? weights[l] : 1.0f;
+      float factors[5];
+      for (int l = 0; l < 5; ++l) factors[l] = kOwnKeys && l < p.levels ? weights[l] : 1.0f;
       for (int i = work.first; i < work.last; ++i, ++step) {
         pipeline.wait(step);
         const uint32_t tile = block.other_tile(step);
@@ -289,7 +365,7 @@ __device__ void consume(const Arguments& a, const Block<D, kCoarse>& block, cons
       }
     }
     consumer.add_neighbours();
-    float parts[3] = {};  // of da
+    float parts[5] = {};  // of da
     if constexpr (!kOwnKeys) consumer.weight_parts(parts);
     warpgroup_sync(1 + group);  // all have read the own rows
     consumer.store_gradients();
@@ -298,11 +374,11 @@ __device__ void consume(const Arguments& a, const Block<D, kCoarse>& block, cons
   }
 }
 
-template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
+template <class T, int D, int kLevels, bool kOwnKeys, Part kPart>
 __global__ void __launch_bounds__(kThreads, 1) hkt_backward_sm90_kernel(const __grid_constant__ Arguments a) {
   extern __shared__ unsigned char raw[];
   const uint32_t at = shared_address(raw);
-  const Block<D, kCoarse> block{(at + 1023) / 1024 * 1024};
+  const Block<D, kLevels> block{(at + 1023) / 1024 * 1024};
   if (threadIdx.x == 0) {
     block.others().init(128, kGroups * 128);  // every thread of the consumers releases
     block.own().init(128, kGroups * 128);
@@ -311,39 +387,40 @@ __global__ void __launch_bounds__(kThreads, 1) hkt_backward_sm90_kernel(const __
   __syncthreads();
   if (threadIdx.x < 128) {
     lower_register_budget<D == 64 ? 88 : 56>();
-    produce<T, D, kCoarse, kOwnKeys, kPart>(a, block);
+    produce<T, D, kLevels, kOwnKeys, kPart>(a, block);
   } else {
     raise_register_budget<D == 64 ? 208 : 224>();
-    consume<T, D, kCoarse, kOwnKeys, kPart>(a, block, raw + (block.memory - at));
+    consume<T, D, kLevels, kOwnKeys, kPart>(a, block, raw + (block.memory - at));
   }
 }
 
-template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
+template <class T, int D, int kLevels, bool kOwnKeys, Part kPart>
 cudaError_t launch_one(const Arguments& a, cudaStream_t stream) {
-  const auto kernel = hkt_backward_sm90_kernel<T, D, kCoarse, kOwnKeys, kPart>;
-  constexpr int kMemory = Layout<D, kCoarse>::kSize;
+  const auto kernel = hkt_backward_sm90_kernel<T, D, kLevels, kOwnKeys, kPart>;
+  constexpr int kMemory = Layout<D, kLevels>::kSize;
   if (const cudaError_t e = allow_shared_memory(kernel, kMemory); e != cudaSuccess) return e;
   const int64_t work_tiles = (a.p.tokens + kRows - 1) / kRows * (kOwnKeys ? a.p.key_heads : a.p.heads) * a.p.batch;
   kernel<<<persistent_grid(work_tiles, a.p.causal && a.p.tokens >= kLongSequence), kThreads, kMemory, stream>>>(a);
   return cudaGetLastError();
 }
 
-template <class T, int D, bool kCoarse>
+template <class T, int D, int kLevels>
 cudaError_t launch_all(const Arguments& a, cudaStream_t stream) {
-  constexpr bool kSplit = D > 64 && kCoarse;
+  constexpr bool kSplit = D > 64 && kLevels > 1;
   if constexpr (kSplit) {
-    if (const cudaError_t e = launch_one<T, D, kCoarse, true, Part::kValues>(a, stream); e != cudaSuccess) return e;
+    if (const cudaError_t e = launch_one<T, D, kLevels, true, Part::kValues>(a, stream); e != cudaSuccess) return e;
   }
   constexpr Part kPart = kSplit ? Part::kKeys : Part::kAll;
-  if (const cudaError_t e = launch_one<T, D, kCoarse, true, kPart>(a, stream); e != cudaSuccess) return e;
-  return launch_one<T, D, kCoarse, false, Part::kAll>(a, stream);
+  if (const cudaError_t e = launch_one<T, D, kLevels, true, kPart>(a, stream); e != cudaSuccess) return e;
+  return launch_one<T, D, kLevels, false, Part::kAll>(a, stream);
 }
 
 template <class T>
 cudaError_t launch(const Arguments& a, cudaStream_t stream) {
   const bool small = a.p.head_size <= 64 && a.p.value_size <= 64;
-  if (a.p.levels == 1) return small ? launch_all<T, 64, false>(a, stream) : launch_all<T, 128, false>(a, stream);
-  return small ? launch_all<T, 64, true>(a, stream) : launch_all<T, 128, true>(a, stream);
+  if (a.p.levels == 1) return small ? launch_all<T, 64, 1>(a, stream) : launch_all<T, 128, 1>(a, stream);
+  if (a.p.levels <= 3) return small ? launch_all<T, 64, 3>(a, stream) : launch_all<T, 128, 3>(a, stream);
+  return small ? launch_all<T, 64, 5>(a, stream) : launch_all<T, 128, 5>(a, stream);
 }
 
 }  // namespace

@@ -14,12 +14,14 @@ constexpr int kGroups = 2, kRows = 64 * kGroups, kThreads = 128 * (kGroups + 1);
 constexpr int kOther = 64, kTiles = kOther / 8, kScores = kOther / 2;  // the other side's tile; scores of a thread
 
 enum class Part { kAll, kKeys, kValues };  // dk or dq, and dv
-constexpr int kCoarseRows = 48;            // of the other side: 32 of level 1, 16 of level 2
 
 // Shared memory of a block, in bytes from its start. P: panels of 64 channels.
-template <int D, bool kCoarse>
+template <int D, int kLevels>
 struct Layout {
   static constexpr int P = D / 64, kStages = D == 64 ? 3 : 2;
+  static constexpr bool kCoarse = kLevels > 1, kPacked = kLevels > 3;
+  // Of the other side: 32 of level 1, 16 of level 2; packed also 8 of level 3, and 4 of level 4, each twice.
+  static constexpr int kCoarseRows = kPacked ? 64 : 48;
   static constexpr int kOwnTile = 64 * 128 * P, kOwnTiles = kCoarse ? 3 : 2;  // per group: fine, v or dout, coarse
   static constexpr int kExtra = kOther * 128 * P;                             // within a stage: v or dout
   static constexpr int kCoarseTile = 2 * kExtra;
@@ -32,9 +34,9 @@ struct Layout {
 };
 
 // Shared memory and the two pipelines: tiles of the other side in stages, and the owner's rows of one work tile.
-template <int D, bool kCoarse>
+template <int D, int kLevels>
 struct Block {
-  using M = Layout<D, kCoarse>;
+  using M = Layout<D, kLevels>;
   uint32_t memory;
   __device__ Pipeline<M::kStages> others() const { return {memory + M::kBarriers}; }
   __device__ Pipeline<M::kOwnBuffers> own() const { return {memory + M::kBarriers + Pipeline<M::kStages>::kBytes}; }
@@ -46,7 +48,6 @@ struct Block {
   }
 };
 
-__host__ __device__ constexpr int own_row(int slot) { return (slot & ~15) + 2 * (slot & 7) + (slot >> 3 & 1); }
 __host__ __device__ constexpr int other_row(int slot) { return slot % 8 * (kOther / 8) + slot / 8; }
 
 // Parts of da: one per warp.
@@ -108,9 +109,9 @@ __device__ void load_coarse_own(uint32_t tile, const HktProblem& p, const ConstV
   }
 }
 
-template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
-__device__ void load_own(const Arguments& a, const WorkTile& work, int wave, const Block<D, kCoarse>& block) {
-  using M = Layout<D, kCoarse>;
+template <class T, int D, int kLevels, bool kOwnKeys, Part kPart>
+__device__ void load_own(const Arguments& a, const WorkTile& work, int wave, const Block<D, kLevels>& block) {
+  using M = Layout<D, kLevels>;
   const HktProblem& p = a.p;
   const int key_head = work.first_head / static_cast<int>(p.heads / p.key_heads);
   const ConstView* const own = kOwnKeys ? p.k : p.q;
@@ -119,42 +120,53 @@ __device__ void load_own(const Arguments& a, const WorkTile& work, int wave, con
   for (int group = 0; group < kGroups; ++group) {
     const uint32_t tiles = block.own_tiles(wave, group);
     const int first = work.own_first + 64 * group;
-    load_rows<D>(tiles, rows_of<const T>(own[0], work.batch, head), first, work.limit, p.head_size, own_row);
+    load_rows<D>(tiles, rows_of<const T>(own[0], work.batch, head), first, work.limit, p.head_size, paired_row);
     if constexpr (kPart != Part::kValues)
       load_rows<D>(tiles + M::kOwnTile, rows_of<const T>(extra, work.batch, head), first, work.limit, p.value_size,
-                   own_row);
-    if constexpr (kCoarse) load_coarse_own<T, D>(tiles + 2 * M::kOwnTile, p, own, work, head, first);
+                   paired_row);
+    const uint32_t coarse = tiles + 2 * M::kOwnTile;
+    if constexpr (M::kPacked) {
+      load_packed<D, T>(coarse, own, p.levels, 1, work.batch, head, first, work.limit, p.head_size);
+    } else if constexpr (M::kCoarse) {
+      load_coarse_own<T, D>(coarse, p, own, work, head, first);
+    }
   }
 }
 
 // Tiles of the other side into the stages, step by step.
-template <class T, int D, bool kCoarse, bool kOwnKeys>
-__device__ void load_others(const Arguments& a, const WorkTile& work, const Block<D, kCoarse>& block, int& step,
+template <class T, int D, int kLevels, bool kOwnKeys>
+__device__ void load_others(const Arguments& a, const WorkTile& work, const Block<D, kLevels>& block, int& step,
                             Producer& producer) {
-  using M = Layout<D, kCoarse>;
+  using M = Layout<D, kLevels>;
   const HktProblem& p = a.p;
   const auto pipeline = block.others();
   const int key_head = work.first_head / static_cast<int>(p.heads / p.key_heads);
   const ConstView* const others = kOwnKeys ? p.q : p.k;
   const ConstView& other_extra = kOwnKeys ? a.g.dout : p.v;
-  const int top = p.levels > 2 ? 2 : 1, limit1 = level_rows(work.limit, 1),
-            limit2 = p.levels > 2 ? level_rows(work.limit, 2) : 0;
+  auto limit_of = [&](int l) { return l < p.levels ? level_rows(work.limit, l) : 0; };
   for (int head = work.first_head; head < work.first_head + work.heads; ++head) {
     const int other_head = kOwnKeys ? head : key_head;
     const int64_t line = (static_cast<int64_t>(work.batch) * p.heads + head) * p.tokens;
     const int begin = work.first * kOther;
     auto rows = [&](const ConstView& view) { return rows_of<const T>(view, work.batch, other_head); };
     RowStream<D, kOther> fine(rows(others[0]), begin, p.head_size), extra(rows(other_extra), begin, p.value_size);
-    RowStream<D, 32, kCoarseRows> level1(rows(others[kCoarse ? 1 : 0]), begin / 2, p.head_size);
-    RowStream<D, 16, kCoarseRows, 32> level2(rows(others[kCoarse ? top : 0]), begin / 4, p.head_size);
+    auto rows_at = [&](int l) { return rows(others[l < p.levels ? l : 0]); };
+    RowStream<D, 32, M::kCoarseRows> level1(rows_at(1), begin / 2, p.head_size);
+    RowStream<D, 16, M::kCoarseRows, 32> level2(rows_at(2), begin / 4, p.head_size);
+    RowStream<D, 8, M::kCoarseRows, 48> level3(rows_at(3), begin / 8, p.head_size);
+    RowStream<D, 4, M::kCoarseRows, 56> level4(rows_at(4), begin / 16, p.head_size);
     for (int i = work.first; i < work.last; ++i, ++step) {
       producer.acquire(pipeline, step);
       const uint32_t tile = block.other_tile(step);
       fine.load(tile, work.limit, p.head_size);
       extra.load(tile + M::kExtra, work.limit, p.value_size);
-      if constexpr (kCoarse) {
-        level1.load(tile + M::kCoarseTile, limit1, p.head_size);
-        level2.load(tile + M::kCoarseTile, limit2, p.head_size);
+      if constexpr (M::kCoarse) {
+        level1.load(tile + M::kCoarseTile, limit_of(1), p.head_size);
+        level2.load(tile + M::kCoarseTile, limit_of(2), p.head_size);
+      }
+      if constexpr (M::kPacked) {
+        level3.load(tile + M::kCoarseTile, limit_of(3), p.head_size);
+        level4.load(tile + M::kCoarseTile, limit_of(4), p.head_size);
       }
       if (kOwnKeys && threadIdx.x < kOther) {
         const int slot = static_cast<int>(threadIdx.x), at = i * kOther + other_row(slot);
@@ -168,16 +180,16 @@ __device__ void load_others(const Arguments& a, const WorkTile& work, const Bloc
   }
 }
 
-template <class T, int D, bool kCoarse, bool kOwnKeys, Part kPart>
-__device__ void produce(const Arguments& a, const Block<D, kCoarse>& block) {
+template <class T, int D, int kLevels, bool kOwnKeys, Part kPart>
+__device__ void produce(const Arguments& a, const Block<D, kLevels>& block) {
   int step = 0;
   Producer producer;
   WorkTile work;
   for (int wave = 0; next_work_tile<kOwnKeys>(a.p, wave, &work); ++wave) {
     producer.acquire(block.own(), wave);
-    load_own<T, D, kCoarse, kOwnKeys, kPart>(a, work, wave, block);
+    load_own<T, D, kLevels, kOwnKeys, kPart>(a, work, wave, block);
     producer.commit(block.own(), wave);
-    load_others<T, D, kCoarse, kOwnKeys>(a, work, block, step, producer);
+    load_others<T, D, kLevels, kOwnKeys>(a, work, block, step, producer);
   }
   producer.finish();
 }

@@ -1,8 +1,8 @@
-// HKT forward on Hopper (sm_90a), for the common case: 1 to 3 levels, head sizes up to 128, no bias. A persistent,
+// HKT forward on Hopper (sm_90a), for the common case: 1 to 5 levels, head sizes up to 128, no bias. A persistent,
 // warp-specialised kernel: a work tile is 256 queries of one head, for two consumer warpgroups of 128 with two products
 // of 64 rows each; a producer warpgroup loads keys and values. Rows and keys are arranged as in hkt_scores.cuh, with 64
 // rows in place of 16: slot r of product a is row 2r + a, level 1 has one product of 64 rows, and level 2 one with
-// every row twice.
+// every row twice. With 4 or 5 levels, levels 2 to 4 are packed into one product.
 #include <cmath>
 
 #include "cuda/device.h"
@@ -18,20 +18,27 @@ namespace strata::cuda {
 namespace {
 
 constexpr int kGroupRows = 128, kGroups = 2, kRows = kGroupRows * kGroups, kThreads = 128 * (kGroups + 1);
-constexpr int kProducerRegisters = 40;  // of 504 for one thread of each of the three warpgroups
+// Of 504 for one thread of each of the three warpgroups.
+__host__ __device__ constexpr int producer_registers(int levels) { return levels > 3 ? 56 : 40; }
 
 // Shared memory of a block, in bytes from its start. P: panels of 64 channels.
 template <int D, int kLevels>
 struct Layout {
   static constexpr int P = D / 64, kKeys = D == 64 ? 128 : 64, kStages = D == 64 ? 3 : 2;
+  static constexpr bool kPacked = kLevels > 3;
+  static constexpr int kTiles = kPacked ? 3 : kLevels;  // of keys: one for each level, or for those that are packed
+  static constexpr int kPackedKeys = kKeys / 4 + kKeys / 8 + (kKeys > 128 ? kKeys / 16 : 8);
   static constexpr int kQueryTile = 64 * 128 * P;
-  static constexpr int kQueryTiles = 2 + (kLevels - 1);  // per group: two products of level 0, one of each other
-  __host__ __device__ static constexpr int key_tile(int level) {  // within a stage
+  static constexpr int kQueryTiles = kTiles + 1;  // per group: two products of level 0, one of each other
+  __host__ __device__ static constexpr int key_tile(int tile) {  // within a stage
     int begin = 0;
-    for (int l = 0; l < level; ++l) begin += (kKeys >> l) * 128 * P;
+    for (int l = 0; l < tile; ++l) begin += (kPacked && l == 2 ? kPackedKeys : kKeys >> l) * 128 * P;
     return begin;
   }
-  static constexpr int kValues = key_tile(kLevels), kStage = kValues + kKeys * 128 * P;
+  static constexpr int kValues = key_tile(kTiles), kStage = kValues + kKeys * 128 * P;
+  // Slot r of product a, and of level 1.
+  __device__ static int coarse_row(int slot) { return kPacked ? paired_row(slot) : slot; }
+  __device__ static int fine_row(int a, int slot) { return 2 * coarse_row(slot) + a; }
   static constexpr int kQueries = 0, kKeyStages = kGroups * kQueryTiles * kQueryTile;
   static constexpr int kBarriers = kKeyStages + kStages * kStage;
   static constexpr int kSize = kBarriers + 16 * (kStages + 1) + 1024;  // the start is rounded up to 1024
@@ -83,11 +90,14 @@ __device__ void load_queries(const HktProblem& p, const WorkTile& work, const Bl
 #pragma unroll
     for (int a = 0; a < 2; ++a)
       load_rows<D>(tiles + a * M::kQueryTile, rows_of<const T>(p.q[0], work.batch, work.head), first + a, work.limit,
-                   p.head_size, [](int slot) { return 2 * slot; });
+                   p.head_size, [](int slot) { return M::fine_row(0, slot); });
 #pragma unroll
-    for (int l = 1; l < kLevels; ++l)
+    for (int l = 1; l < (M::kPacked ? 2 : kLevels); ++l)
       load_rows<D>(tiles + (l + 1) * M::kQueryTile, rows_of<const T>(p.q[l], work.batch, work.head), first >> l,
-                   level_rows(work.limit, l), p.head_size, [l](int slot) { return slot >> (l - 1); });
+                   level_rows(work.limit, l), p.head_size, [l](int slot) { return M::coarse_row(slot) >> (l - 1); });
+    if constexpr (M::kPacked)
+      load_packed<D, T>(tiles + 3 * M::kQueryTile, p.q, p.levels, 2, work.batch, work.head, first, work.limit,
+                        p.head_size);
   }
 }
 
@@ -103,17 +113,24 @@ __device__ void produce(const HktProblem& p, const Block<D, kLevels>& block) {
     producer.acquire(queries, wave);
     load_queries<T>(p, work, block);
     producer.commit(queries, wave);
-    auto keys_of = [&](int l) { return rows_of<const T>(p.k[l < kLevels ? l : 0], work.batch, key_head); };
+    auto keys_of = [&](int l) { return rows_of<const T>(p.k[l < p.levels ? l : 0], work.batch, key_head); };
+    auto limit_of = [&](int l) { return l < p.levels ? level_rows(work.limit, l) : 0; };
     RowStream<D, M::kKeys> values(rows_of<const T>(p.v, work.batch, key_head), 0, p.value_size);
     RowStream<D, M::kKeys> keys0(keys_of(0), 0, p.head_size);
     RowStream<D, M::kKeys / 2> keys1(keys_of(1), 0, p.head_size);
-    RowStream<D, M::kKeys / 4> keys2(keys_of(2), 0, p.head_size);
+    constexpr int kPacked = M::kPacked ? M::kPackedKeys : M::kKeys / 4, kAfter2 = M::kKeys / 4,
+                  kAfter3 = kAfter2 + M::kKeys / 8;
+    RowStream<D, M::kKeys / 4, kPacked> keys2(keys_of(2), 0, p.head_size);
+    RowStream<D, M::kKeys / 8, kPacked, kAfter2> keys3(keys_of(3), 0, p.head_size);
+    RowStream<D, M::kKeys / 16, kPacked, kAfter3> keys4(keys_of(4), 0, p.head_size);
     for (int i = 0; i < work.blocks; ++i, ++step) {
       producer.acquire(pipeline, step);
       const uint32_t tile = block.key_tile(step);
       keys0.load(tile, work.limit, p.head_size);
-      if constexpr (kLevels > 1) keys1.load(tile + M::key_tile(1), level_rows(work.limit, 1), p.head_size);
-      if constexpr (kLevels > 2) keys2.load(tile + M::key_tile(2), level_rows(work.limit, 2), p.head_size);
+      if constexpr (kLevels > 1) keys1.load(tile + M::key_tile(1), limit_of(1), p.head_size);
+      if constexpr (kLevels > 2) keys2.load(tile + M::key_tile(2), limit_of(2), p.head_size);
+      if constexpr (kLevels > 3) keys3.load(tile + M::key_tile(2), limit_of(3), p.head_size);
+      if constexpr (kLevels > 3) keys4.load(tile + M::key_tile(2), limit_of(4), p.head_size);
       values.load(tile + M::kValues, work.limit, p.value_size);
       producer.commit(pipeline, step);
     }
@@ -150,9 +167,40 @@ struct Consumer {
     for (int i = 0; i < D / 2; ++i) out[0][i] = out[1][i] = 0;
   }
 
+  // Levels 2 to 4 from their packed product, at the resolution of level 2 and with the weight of that level: by product
+  // tile and column.
+  __device__ void unpack_levels(float (&level2)[kTiles / 4][2], const float (&packed)[M::kPackedKeys / 2]) const {
+    constexpr int kTiles3 = (kTiles + 7) / 8, kBegin3 = kTiles / 4, kBegin4 = kBegin3 + kTiles3;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const float level4 = __shfl_sync(~0u, packed[4 * kBegin4 + 2 + e], packed_lane(2)) * w.down[3];
+#pragma unroll
+      for (int n = 0; n < kTiles / 4; ++n) {
+        const float level3 = __shfl_sync(~0u, packed[4 * (kBegin3 + n / 2) + 2 + e], packed_lane(1));
+        level2[n][e] = packed[4 * n + e] + (level3 + level4) * w.down[2];
+      }
+    }
+  }
+
   // The coarse levels, as the start of both products of level 0.
   __device__ void coarse_scores(float (&s)[2][kScores], uint32_t tile) const {
-    float level1[kScores / 2], level2[kLevels > 2 ? kScores / 4 : 1];
+    float level1[kScores / 2];
+    if constexpr (M::kPacked) {
+      float packed[M::kPackedKeys / 2], level2[kTiles / 4][2];
+      wgmma_fence();
+      wgmma_rows<T, D>(packed, queries + 3 * M::kQueryTile, tile + M::key_tile(2), false);
+      wgmma_commit();
+      wgmma_rows<T, D>(level1, queries + 2 * M::kQueryTile, tile + M::key_tile(1), false);
+      wgmma_commit();
+      wgmma_wait<1>();
+      unpack_levels(level2, packed);
+      wgmma_wait<0>();
+#pragma unroll
+      for (int i = 0; i < kScores; ++i)
+        s[0][i] = s[1][i] = (level1[(i / 8) * 4 + i % 4] + level2[i / 16][i % 2] * w.down[1]) * w.down[0];
+      return;
+    }
+    float level2[kLevels > 2 ? kScores / 4 : 1];
     wgmma_fence();
     wgmma_rows<T, D>(level1, queries + 2 * M::kQueryTile, tile + M::key_tile(1), false);
     if constexpr (kLevels > 2) wgmma_rows<T, D>(level2, queries + 3 * M::kQueryTile, tile + M::key_tile(2), false);
@@ -177,7 +225,7 @@ struct Consumer {
     if (!edge) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int visible = visible_keys(p, own_first + row_of_slot(a, warp * 16 + lane / 4 + half * 8), work.limit);
+      const int visible = visible_keys(p, own_first + M::fine_row(a, warp * 16 + lane / 4 + half * 8), work.limit);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
@@ -241,7 +289,7 @@ struct Consumer {
       for (int half = 0; half < 2; ++half) {
         float row_lse;
         inverse[half] = rows[a][half].finish(factor, row_lse);
-        const int row = own_first + row_of_slot(a, warp * 16 + lane / 4 + half * 8);
+        const int row = own_first + M::fine_row(a, warp * 16 + lane / 4 + half * 8);
         if (lane % 4 == 0 && row < p.tokens) lse[row] = row_lse;
       }
       stage_rows<T, D>(queries + a * M::kQueryTile, 1.0f, [&](int i) { return out[a][i] * inverse[i / 2 % 2]; });
@@ -250,7 +298,7 @@ struct Consumer {
 #pragma unroll
     for (int a = 0; a < 2; ++a)
       store_rows<D>(queries + a * M::kQueryTile, rows_of<T>(o.out, work.batch, work.head), p.value_size, [&](int slot) {
-        const int row = own_first + row_of_slot(a, slot);
+        const int row = own_first + M::fine_row(a, slot);
         return row < p.tokens ? row : -1;
       });
     __syncwarp();
@@ -281,6 +329,7 @@ template <class T, int D, int kLevels>
 __global__ void __launch_bounds__(kThreads, 1)
     hkt_forward_sm90_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o) {
   extern __shared__ unsigned char raw[];
+  constexpr int kProducer = producer_registers(kLevels);
   const Block<D, kLevels> block{(shared_address(raw) + 1023) / 1024 * 1024};
   if (threadIdx.x == 0) {
     block.keys().init(128, kGroups * 4);  // every warp of the consumers releases
@@ -289,10 +338,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (threadIdx.x < 128) {
-    lower_register_budget<kProducerRegisters>();
+    lower_register_budget<kProducer>();
     produce<T>(p, block);
   } else {
-    raise_register_budget<(504 - kProducerRegisters) / 2>();
+    raise_register_budget<(504 - kProducer) / 2>();
     consume<T>(p, o, block);
   }
 }
@@ -315,8 +364,10 @@ cudaError_t launch(const HktProblem& p, const HktOutputs& o, cudaStream_t stream
       return small ? launch<T, 64, 1>(p, o, stream) : launch<T, 128, 1>(p, o, stream);
     case 2:
       return small ? launch<T, 64, 2>(p, o, stream) : launch<T, 128, 2>(p, o, stream);
-    default:
+    case 3:
       return small ? launch<T, 64, 3>(p, o, stream) : launch<T, 128, 3>(p, o, stream);
+    default:
+      return small ? launch<T, 64, 5>(p, o, stream) : launch<T, 128, 5>(p, o, stream);
   }
 }
 

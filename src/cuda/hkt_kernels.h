@@ -8,9 +8,9 @@
 
 namespace strata::cuda {
 
-// hkt_forward_sm90.cu, hkt_backward_sm90.cu: Hopper (sm_90a), bfloat16 and float16, 1 to 3 levels, heads up to 128
+// hkt_forward_sm90.cu, hkt_backward_sm90.cu: Hopper (sm_90a), bfloat16 and float16, 1 to 5 levels, heads up to 128
 // channels, no bias, aligned rows.
-constexpr int kSm90Levels = 3, kSm90HeadSize = 128;
+constexpr int kSm90Levels = 5, kSm90HeadSize = 128;
 cudaError_t hkt_forward_sm90(const HktProblem& p, const HktOutputs& o, cudaStream_t stream);
 int64_t hkt_backward_sm90_parts(const HktProblem& p);  // of da, per head
 cudaError_t hkt_backward_sm90(const HktProblem& p, const HktOutputs& o, const HktGradients& g, const float* deltas,

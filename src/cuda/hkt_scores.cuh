@@ -53,6 +53,25 @@ __host__ __device__ constexpr int key_of_slot(int n, int s) {
   return kTiles * s + n;
 }
 
+// Another order, of the sm_90 kernels: of 16 slots, g and g + 8 are rows 2g and 2g + 1, so that the two rows of a thread
+// have one parent. Several coarse levels may share a tile of 64 slots: of 16, eight are rows of one level, the parents of
+// all threads' rows, four of the next, two of the one after it, and one of the last. A thread gets what it needs of
+// these from the lane that has it: packed_lane().
+__host__ __device__ constexpr int paired_row(int slot) { return (slot & ~15) + 2 * (slot & 7) + (slot >> 3 & 1); }
+__host__ __device__ constexpr int packed_level(int slot) {  // above the first of the tile; 4: the slot is empty
+  const int s = slot & 15;
+  return s < 8 ? 0 : s < 12 ? 1 : s < 14 ? 2 : s < 15 ? 3 : 4;
+}
+__host__ __device__ constexpr int packed_row(int slot) {
+  const int level = packed_level(slot);
+  return ((slot >> 4) << (3 - level)) + (slot & 15) - (16 - (16 >> level));
+}
+// Of the row that stands for this lane's rows at packed level 1, 2 or 3: its second row, slots 8 .. 15, has it.
+__device__ inline int packed_lane(int level) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4;
+  return (8 - (16 >> level) + (g >> level)) * 4 + lane % 4;
+}
+
 // Loads rows first .. first + kRows - 1 of level 0, and the same tokens of all other levels. slot(l, r): where row r of
 // level l is stored.
 template <class T, int D, int kThreads, int kRows, class Slot>

@@ -2,6 +2,7 @@
 // store rows of results.
 #pragma once
 
+#include "cuda/hkt_scores.cuh"
 #include "cuda/tile.cuh"
 #include "cuda/wgmma.cuh"
 
@@ -37,11 +38,27 @@ __device__ inline void load_rows(uint32_t tile, Rows<const T> from, int first, i
   }
 }
 
+// Loads 64 slots in which several levels are packed, from `base` on (hkt_scores.cuh), of tokens from `first` on.
+template <int D, class T>
+__device__ inline void load_packed(uint32_t tile, const ConstView* views, int levels, int base, int batch, int head,
+                                   int first, int limit, int channels) {
+  using S = ThreadSlice<D>;
+#pragma unroll 1
+  for (int slot = S::slot(); slot < 64; slot += S::kSlots) {
+    const int level = base + packed_level(slot), row = (first >> level) + packed_row(slot);
+    const bool there = level < levels && row < level_rows(limit, level);
+    const Rows<const T> from = rows_of<const T>(views[there ? level : 0], batch, head);
+    cp_async(tile + panel_offset(64, slot, S::chunk()), S::source(from, there ? row : 0, channels),
+             there ? S::bytes(channels) : 0);
+  }
+}
+
 // Loads consecutive rows, kRows at a time, in the order of slots: slot s of product tile n is row (kRows / 8) s + n. A
-// thread keeps three numbers and advances them. The rows may be part of a tile of kTileRows rows, from kBegin on.
+// thread keeps three numbers and advances them. The rows may be part of a tile of kTileRows rows, from kBegin on. Four
+// rows stand in eight slots, each twice.
 template <int D, int kRows, int kTileRows = kRows, int kBegin = 0>
 struct RowStream {
-  static constexpr int kSlots = ThreadSlice<D>::kSlots;
+  static constexpr int kSlots = ThreadSlice<D>::kSlots, kFilled = kRows < 8 ? 8 : kRows;
   const char* source;
   int stride;  // bytes
   int row;     // that this thread reads next
@@ -50,7 +67,7 @@ struct RowStream {
   template <class T>
   __device__ RowStream(Rows<const T> from, int first, int channels) {
     const int slot = ThreadSlice<D>::slot();
-    row = first + slot % 8 * (kRows / 8) + slot / 8;
+    row = first + slot % 8 * kRows / 8 + slot / 8;
     stride = static_cast<int>(from.stride) * 2;
     source = ThreadSlice<D>::source(from, row, channels);
   }
@@ -58,10 +75,12 @@ struct RowStream {
   __device__ void load(uint32_t tile, int limit, int channels) {
     const uint32_t to = tile + panel_offset(kTileRows, kBegin + ThreadSlice<D>::slot(), ThreadSlice<D>::chunk());
     const int bytes = ThreadSlice<D>::bytes(channels);
+    if (kFilled >= kSlots || ThreadSlice<D>::slot() < kFilled) {
 #pragma unroll
-    for (int i = 0; i < (kRows + kSlots - 1) / kSlots; ++i)
-      cp_async(to + i * kSlots * 128, source + static_cast<int64_t>(i * (kSlots / 8)) * stride,
-               row + i * (kSlots / 8) < limit ? bytes : 0);
+      for (int i = 0; i < (kFilled + kSlots - 1) / kSlots; ++i)
+        cp_async(to + i * kSlots * 128, source + static_cast<int64_t>(i * (kSlots / 8)) * stride,
+                 row + i * (kSlots / 8) < limit ? bytes : 0);
+    }
     row += kRows;
     source += static_cast<int64_t>(kRows) * stride;
   }

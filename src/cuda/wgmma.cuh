@@ -33,11 +33,13 @@ __device__ inline void wgmma_wait() {
       "+f"(c[i + 7])
 #define STRATA_F16(c, i) STRATA_F8(c, i), STRATA_F8(c, i + 8)
 #define STRATA_F24(c, i) STRATA_F16(c, i), STRATA_F8(c, i + 16)
+#define STRATA_F28(c, i) STRATA_F24(c, i), "+f"(c[i + 24]), "+f"(c[i + 25]), "+f"(c[i + 26]), "+f"(c[i + 27])
 #define STRATA_F32(c, i) STRATA_F16(c, i), STRATA_F16(c, i + 16)
 #define STRATA_F64(c, i) STRATA_F32(c, i), STRATA_F32(c, i + 32)
 #define STRATA_R8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define STRATA_R16 STRATA_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define STRATA_R24 STRATA_R16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define STRATA_R28 STRATA_R24 ", %24, %25, %26, %27"
 #define STRATA_R32 STRATA_R16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define STRATA_R64                                                                                         \
   STRATA_R32                                                                                               \
@@ -57,11 +59,13 @@ __device__ inline void wgmma_wait() {
 STRATA_WGMMA_SS(16, 8, 8, 9, 10, "bf16", __nv_bfloat16)
 STRATA_WGMMA_SS(32, 16, 16, 17, 18, "bf16", __nv_bfloat16)
 STRATA_WGMMA_SS(48, 24, 24, 25, 26, "bf16", __nv_bfloat16)
+STRATA_WGMMA_SS(56, 28, 28, 29, 30, "bf16", __nv_bfloat16)
 STRATA_WGMMA_SS(64, 32, 32, 33, 34, "bf16", __nv_bfloat16)
 STRATA_WGMMA_SS(128, 64, 64, 65, 66, "bf16", __nv_bfloat16)
 STRATA_WGMMA_SS(16, 8, 8, 9, 10, "f16", __half)
 STRATA_WGMMA_SS(32, 16, 16, 17, 18, "f16", __half)
 STRATA_WGMMA_SS(48, 24, 24, 25, 26, "f16", __half)
+STRATA_WGMMA_SS(56, 28, 28, 29, 30, "f16", __half)
 STRATA_WGMMA_SS(64, 32, 32, 33, 34, "f16", __half)
 STRATA_WGMMA_SS(128, 64, 64, 65, 66, "f16", __half)
 

@@ -63,6 +63,11 @@ inline std::vector<HktCase> hkt_gpu_cases() {
   cases.push_back({"gpu_l2_long", 1, 2, 1, 640, 2, 96, 80, true});
   cases.push_back({"gpu_flat_long", 2, 1, 1, 600, 1, 128, 128, true, {600, 300}});
   cases.push_back({"gpu_flat_odd", 1, 2, 2, 257, 1, 40, 72, true});
+  cases.push_back({"gpu_l4_long", 1, 2, 1, 1031, 4, 64, 64, false, {1029}});
+  cases.push_back({"gpu_l5_long", 2, 4, 2, 700, 5, 64, 64, false});
+  cases.push_back({"gpu_l5_long_wide", 1, 2, 1, 650, 5, 128, 128, true, {641}});
+  cases.push_back({"gpu_l4_long_wide", 2, 1, 1, 390, 4, 96, 128, false, {390, 7}});
+  cases.push_back({"gpu_l5_short", 3, 2, 2, 21, 5, 64, 64, true, {21, 5, 0}});
   return cases;
 }
 
