@@ -4,12 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "bench/roofline.h"
+
 namespace strata::bench {
 
 struct Figure {
   std::string name;
   double value;
   const char* bar;  // what it should be, "" where nothing is asked
+  Work work = {};   // of the kernel it is about, ours
 };
 
 struct Arguments {
@@ -31,8 +34,9 @@ std::vector<Figure> hsa_cuda_figures(const Arguments& arguments);
 std::vector<Figure> strata_cuda_figures(const Arguments& arguments);
 std::vector<Figure> train_cuda_figures(const Arguments& arguments);
 
-// Prints the table and adds to the JSON file; figures of other benchmarks that already stand there are kept.
-void report(std::vector<Figure> figures, const Arguments& arguments);
+// Prints the table, with the floor of each kernel and the share of it that is reached, and adds to the JSON file;
+// figures of other benchmarks that already stand there are kept.
+void report(const std::vector<Figure>& figures, const Ceilings& ceilings, const Arguments& arguments);
 std::vector<Figure> build_figures(const Arguments& arguments);
 
 }  // namespace strata::bench

@@ -220,14 +220,19 @@ std::vector<Figure> strata_figures(const Arguments& arguments) {
       "near 2; HKT %.0f; decoding %.1f and %.1f us a token; a cache of %ld slots has %.0f KB\n\n",
       1e3 * fast["tree1"], 1e3 * fast["tree3"], 1e3 * fast["near1"], 1e3 * fast["near2"], 1e3 * slow["hkt"], early,
       late, static_cast<long>(slots), static_cast<double>(slots * kStrataHeads * (64 + 64 + 1) * 4) / 1024);
-  std::vector<Figure> figures = {
-      {"strata_cpu_tree_fwd_l3_over_l1_t16384", fast["tree3"] / fast["tree1"], "<= 1.6"},
-      {"strata_cpu_tree_fwdbwd_l3_over_l1_t16384", fast["tree3_both"] / fast["tree1_both"], "<= 1.7"},
-      {"strata_cpu_hkt_over_tree_fwd_t16384", slow["hkt"] / slow["tree3"], ">= 100"},
-      {"strata_cpu_stream_near2_over_near1_fwd_t16384", fast["near2"] / fast["near1"], "<= 2.3"},
-      {"strata_cpu_stream_near2_over_near1_fwdbwd_t16384", fast["near2_both"] / fast["near1_both"], ""},
-      {"strata_stream_decode_us_ratio_t1m_over_t1k", late / early, "<= 2.5"},
-      {"strata_stream_cache_slots_t1m", static_cast<double>(slots), "<= 170"}};
+  const AttentionWork trees = tree_work(tree, kStrataHeads, 3, 64, sizeof(float)),
+                      streams = stream_work(16384, kBranching, 2, kStrataHeads, 1, 64, sizeof(float));
+  std::vector<Figure> figures = {{"strata_cpu_tree_fwd_l3_over_l1_t16384", fast["tree3"] / fast["tree1"], "<= 1.6",
+                                  trees.work(fast["tree3"], false)},
+                                 {"strata_cpu_tree_fwdbwd_l3_over_l1_t16384", fast["tree3_both"] / fast["tree1_both"],
+                                  "<= 1.7", trees.work(fast["tree3_both"], true)},
+                                 {"strata_cpu_hkt_over_tree_fwd_t16384", slow["hkt"] / slow["tree3"], ">= 100"},
+                                 {"strata_cpu_stream_near2_over_near1_fwd_t16384", fast["near2"] / fast["near1"],
+                                  "<= 2.3", streams.work(fast["near2"], false)},
+                                 {"strata_cpu_stream_near2_over_near1_fwdbwd_t16384",
+                                  fast["near2_both"] / fast["near1_both"], "", streams.work(fast["near2_both"], true)},
+                                 {"strata_stream_decode_us_ratio_t1m_over_t1k", late / early, "<= 2.5"},
+                                 {"strata_stream_cache_slots_t1m", static_cast<double>(slots), "<= 170"}};
   add_nearby_shapes(arguments, figures);
   return figures;
 }

@@ -7,6 +7,7 @@
 #include "bind.h"
 #include "commands.h"
 #include "model/system.h"
+#include "report/report.h"
 #include "train/record.h"
 #include "util/common_options.h"
 #include "util/error.h"
@@ -84,6 +85,21 @@ void print_machine(const BenchState& state) {
   flush_output();
 }
 
+// What the machine can do at best, for the floors of the kernels.
+bench::Ceilings measure_ceilings(const BenchState& state, bool cuda) {
+#ifdef STRATA_CUDA
+  const bench::Ceilings ceilings = cuda ? bench::cuda_ceilings(state.arguments.rounds)
+                                        : bench::cpu_ceilings(state.arguments.threads, state.arguments.rounds);
+#else
+  if (cuda) throw usage_error("--device: this build has no benchmarks for a GPU; build with -DSTRATA_CUDA=ON");
+  const bench::Ceilings ceilings = bench::cpu_ceilings(state.arguments.threads, state.arguments.rounds);
+#endif
+  fmt::print("{} matrix product: {:.4g} TFLOP/s; copy: {:.4g} GB/s, read and written\n\n",
+             cuda ? "bfloat16" : "float32", 1e-12 * ceilings.flops, 1e-9 * ceilings.bytes);
+  flush_output();
+  return ceilings;
+}
+
 void run_bench(BenchState& state) {
   const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
   state.arguments.threads = static_cast<int>(state.threads > 0 ? state.threads : cores);
@@ -91,19 +107,22 @@ void run_bench(BenchState& state) {
   set_threads(state.arguments.threads);
   const bool cuda = state.device == "cuda";
   print_machine(state);
+  const bench::Ceilings ceilings = measure_ceilings(state, cuda);
   const Json record = state.arguments.json.empty() ? Json() : record_of(state);
   for (const Bench& one : kBenches) {
     const bool named = std::find(state.which.begin(), state.which.end(), one.name) != state.which.end();
     if (!named && !state.which.empty()) continue;
     const auto figures = cuda ? one.cuda : one.cpu;
-    if (figures == nullptr && (named || one.name == kBenches[0].name))
-      throw usage_error("--device: this build has no benchmark {} for a GPU{}", one.name,
-                        kBenches[0].cuda == nullptr ? "; build with -DSTRATA_CUDA=ON" : "");
-    if (figures != nullptr) bench::report(figures(state.arguments), state.arguments);
+    if (figures == nullptr && named) throw usage_error("--device: there is no benchmark {} for a GPU", one.name);
+    if (figures != nullptr) bench::report(figures(state.arguments), ceilings, state.arguments);
   }
   if (const auto figures = bench::build_figures(state.arguments); !figures.empty())
-    bench::report(figures, state.arguments);
+    bench::report(figures, ceilings, state.arguments);
   write_record(state, record);
+  if (state.arguments.json.empty()) return;
+  const Report page = write_bench_report(state.arguments.json);
+  warn_of_problems(page);
+  fmt::print("report: {}\n", page.path.string());
 }
 
 }  // namespace
@@ -111,7 +130,7 @@ void run_bench(BenchState& state) {
 void add_bench_command(CLI::App& app) {
   auto state = std::make_shared<BenchState>();
   CLI::App* command = app.add_subcommand("bench", "Measure the kernels and training steps next to those of PyTorch");
-  command->add_option("which", state->which, "hkt, hsa, train, inject; all if none is named")
+  command->add_option("which", state->which, "hkt, hsa, strata, train, inject; all if none is named")
       ->check(CLI::IsMember(names()))
       ->type_name("NAME");
   OptionTable& table = state->table;
@@ -127,7 +146,9 @@ void add_bench_command(CLI::App& app) {
   declare_threads(table, state->threads);
   table.begin_group("Output");
   table.add("json", &state->arguments.json,
-            {.help = "Write the figures to this file as well", .type = "FILE", .recorded = false});
+            {.help = "Write the figures to this file as well, and a report with a roofline beside it",
+             .type = "FILE",
+             .recorded = false});
   command->footer(examples("  strata bench hkt\n  strata bench --json figures.json\n  strata bench --device cuda"));
   bind_command(*command, table, [state] { run_bench(*state); });
 }

@@ -53,10 +53,10 @@ __host__ __device__ constexpr int key_of_slot(int n, int s) {
   return kTiles * s + n;
 }
 
-// Another order, of the sm_90 kernels: of 16 slots, g and g + 8 are rows 2g and 2g + 1, so that the two rows of a thread
-// have one parent. Several coarse levels may share a tile of 64 slots: of 16, eight are rows of one level, the parents of
-// all threads' rows, four of the next, two of the one after it, and one of the last. A thread gets what it needs of
-// these from the lane that has it: packed_lane().
+// Another order, of the sm_90 kernels: of 16 slots, g and g + 8 are rows 2g and 2g + 1, so that the two rows of a
+// thread have one parent. Several coarse levels may share a tile of 64 slots: of 16, eight are rows of one level, the
+// parents of all threads' rows, four of the next, two of the one after it, and one of the last. A thread gets what it
+// needs of these from the lane that has it: packed_lane().
 __host__ __device__ constexpr int paired_row(int slot) { return (slot & ~15) + 2 * (slot & 7) + (slot >> 3 & 1); }
 __host__ __device__ constexpr int packed_level(int slot) {  // above the first of the tile; 4: the slot is empty
   const int s = slot & 15;

@@ -15,8 +15,8 @@ struct PlanView {
   const int32_t *sequence, *kind;                    // of each family
   const int32_t *batch_of, *first_row, *leaf_begin;  // of each sequence; leaf_begin: tokens of those before it
   // first_row: (level, sequence)
-  const int32_t* first_tile;                 // of each family, if it is wide
-  const int32_t *tile_family, *tile_child;   // of each tile of a wide family: its family, and its first child
+  const int32_t* first_tile;                // of each family, if it is wide
+  const int32_t *tile_family, *tile_child;  // of each tile of a wide family: its family, and its first child
   int tile_size;
 };
 
@@ -53,9 +53,17 @@ struct HsaArgs {
 };
 
 inline PlanView plan_view(const HsaPlan& plan, const int32_t* numbers) {
-  return {numbers + plan.child_begin, numbers + plan.children,  numbers + plan.sequence,  numbers + plan.kind,
-          numbers + plan.batch_of,    numbers + plan.first_row, numbers + plan.leaf_begin, numbers + plan.first_tile,
-          numbers + plan.tile_family, numbers + plan.tile_child, plan.tile_size};
+  return {numbers + plan.child_begin,
+          numbers + plan.children,
+          numbers + plan.sequence,
+          numbers + plan.kind,
+          numbers + plan.batch_of,
+          numbers + plan.first_row,
+          numbers + plan.leaf_begin,
+          numbers + plan.first_tile,
+          numbers + plan.tile_family,
+          numbers + plan.tile_child,
+          plan.tile_size};
 }
 
 // Tiles of wide families: of all of them, of one depth at most, and their warps, of 16 children each.
@@ -100,12 +108,15 @@ void place_later(const HsaProblem& p, const HsaPlan& plan, bool mma, Places<C>& 
   if (p.level_weights != nullptr) places.take(to.level_parts, plan_children(plan) * p.heads * p.levels);
 }
 
-// What a warp adds up over its children of a wide family, by channel: |c|, |c| Z, |c| kappa, mu; |c| q and |c| k of every
-// level, |c| v, and, backward, Y.
+// What a warp adds up over its children of a wide family, by channel: |c|, |c| Z, |c| kappa, mu; |c| q and |c| k of
+// every level, |c| v, and, backward, Y.
 struct WideParts {
   int q, k, v, Y, width;
   __host__ __device__ WideParts(const HsaProblem& p, bool backward)
-      : q(4), k(q + p.levels * p.head_size), v(k + p.levels * p.head_size), Y(v + p.value_size),
+      : q(4),
+        k(q + p.levels * p.head_size),
+        v(k + p.levels * p.head_size),
+        Y(v + p.value_size),
         width(Y + (backward ? p.value_size : 0)) {}
 };
 

@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(32 * kFamilyWarps)
   const int64_t at_item = first + item / p.heads, family = wide ? a.plan.tile_family[at_item] : at_item;
   const Head<T> head(a, family, item % p.heads);
   const int32_t begin = a.plan.child_begin[family] + (wide ? a.plan.tile_child[at_item] : 0);
-  const int size = min(max(kNarrowFamily, a.plan.tile_size), a.plan.child_begin[family + 1] - begin), chunks = p.value_size / 8;
+  const int size = min(max(kNarrowFamily, a.plan.tile_size), a.plan.child_begin[family + 1] - begin),
+            chunks = p.value_size / 8;
   const int64_t node = head.node(family);
   const float m = root ? 1.0f : a.n.m[node];
   for (int at = lane; at < size * chunks; at += 32) {

@@ -164,6 +164,11 @@ struct FamilyTile {
     rows_by_rows<T, D>(x, q_tile(level), slot(level, left_lane_row()), k_tile(level), slot(level, right_lane_row()));
   }
 
+  // 16 leaves without any terms: their scores are their products.
+  __device__ bool is_plain() const {
+    return leaves && size == kTileRows && a.p.weights.data == nullptr && a.p.key_bias.data == nullptr &&
+           a.p.positions == nullptr && !a.p.causal;
+  }
   // P: exp(g(c, b) - Z_c), and exp(f(c) - Z_c) on the diagonal; Z of this lane's two rows.
   __device__ void attention(float (&P)[2][4], float (&Z)[2]) const {
     const float scale = static_cast<float>(a.p.scale);
@@ -173,15 +178,17 @@ struct FamilyTile {
       const float factor = scale * head.level_weight(level);
       each([&](int, int n, int i, int) { P[n][i] += factor * x[n][i]; });
     }
-    each([&](int half, int n, int i, int y) {
-      const int x = row(half);
-      float& s = P[n][i];
-      const float add = __shfl_sync(~0u, column, y), f = __shfl_sync(~0u, own, y);
-      const bool is_node = __shfl_sync(~0u, child, y) < 0;
-      const int64_t at = y != x && x < size && y < size ? head.position(family, x, y) : -1;
-      const float E = at < 0 ? 0.0f : static_cast<const float*>(a.p.positions)[at];
-      s = add == -INFINITY || x >= size || (a.p.causal && y > x) ? -INFINITY : x == y && is_node ? f : s + add + E;
-    });
+    if (!is_plain()) {
+      each([&](int half, int n, int i, int y) {
+        const int x = row(half);
+        float& s = P[n][i];
+        const float add = __shfl_sync(~0u, column, y), f = __shfl_sync(~0u, own, y);
+        const bool is_node = __shfl_sync(~0u, child, y) < 0;
+        const int64_t at = y != x && x < size && y < size ? head.position(family, x, y) : -1;
+        const float E = at < 0 ? 0.0f : static_cast<const float*>(a.p.positions)[at];
+        s = add == -INFINITY || x >= size || (a.p.causal && y > x) ? -INFINITY : x == y && is_node ? f : s + add + E;
+      });
+    }
     TileSoftmax<> softmax;
     float rescale[2];  // there is one tile alone
     softmax.add(P, rescale);

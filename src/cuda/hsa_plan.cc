@@ -41,15 +41,9 @@ int owned_levels(const TreeView& tree) {
   return levels;
 }
 
-}  // namespace
-
-Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
-  *plan = {};
-  if (Status s = hsa_check_trees(p); !s.ok()) return s;
-  plan->levels = p.levels;
-  plan->owned_levels = kMaxLevels;
+// How many families, tokens and tiles there are, by depth; returns the number of children.
+int64_t count_families(const HsaProblem& p, HsaPlan* plan, std::vector<std::vector<int32_t>>& depths) {
   int64_t children = 0;
-  std::vector<std::vector<int32_t>> depths(p.sequences);
   for (int64_t n = 0; n < p.sequences; ++n) {
     for (int64_t f = 0; f < p.trees[n].families; ++f)
       plan->widest_family = std::max(plan->widest_family, family_size(p.trees[n], f));
@@ -77,14 +71,26 @@ Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
       }
     }
   }
-  if (std::max(children, plan->leaves) > INT32_MAX)
-    return invalid("trees: expected fewer than 2^31 tokens in all, got ", plan->leaves);
   if (plan->depth_begin.empty()) plan->depth_begin = plan->tile_begin = {0};
   for (size_t d = 1; d < plan->depth_begin.size(); ++d) {
     plan->depth_begin[d] += plan->depth_begin[d - 1];
     plan->tile_begin[d] += plan->tile_begin[d - 1];
     plan->wide_begin[d - 1] += plan->depth_begin[d - 1];
   }
+  return children;
+}
+
+}  // namespace
+
+Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
+  *plan = {};
+  if (Status s = hsa_check_trees(p); !s.ok()) return s;
+  plan->levels = p.levels;
+  plan->owned_levels = kMaxLevels;
+  std::vector<std::vector<int32_t>> depths(p.sequences);
+  const int64_t children = count_families(p, plan, depths);
+  if (std::max(children, plan->leaves) > INT32_MAX)
+    return invalid("trees: expected fewer than 2^31 tokens in all, got ", plan->leaves);
 
   int64_t used = 0;
   auto take = [&](int64_t count) { return std::exchange(used, used + count); };
@@ -112,8 +118,7 @@ Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
       const int32_t to = static_cast<int32_t>((is_wide(p.trees[n], f) ? next_wide : next)[depth]++);
       renumbered[n].push_back(to);
       numbers[plan->first_tile + to] = static_cast<int32_t>(next_tile[depth]);
-      for (int64_t child = 0; is_wide(p.trees[n], f) && child < family_size(p.trees[n], f);
-           child += plan->tile_size) {
+      for (int64_t child = 0; is_wide(p.trees[n], f) && child < family_size(p.trees[n], f); child += plan->tile_size) {
         const int64_t tile = next_tile[depth]++;
         numbers[plan->tile_family + tile] = to;
         numbers[plan->tile_child + tile] = static_cast<int32_t>(child);

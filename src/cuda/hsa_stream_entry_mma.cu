@@ -1,7 +1,7 @@
-// Streaming attention backward with mma.sync: the gradients of the entries, height by height from the top down. A warp has
-// 16 entries and goes through the queries that see them, 16 at a time, which it loads for itself while it computes with
-// those before: no warp waits for another. Where the queries are many, the warps of a block, and then blocks, share
-// them, and their sums are added in order.
+// Streaming attention backward with mma.sync: the gradients of the entries, height by height from the top down. A warp
+// has 16 entries and goes through the queries that see them, 16 at a time, which it loads for itself while it computes
+// with those before: no warp waits for another. Where the queries are many, the warps of a block, and then blocks,
+// share them, and their sums are added in order.
 #include <algorithm>
 
 #include "cuda/hsa_stream_mma.cuh"
@@ -10,12 +10,12 @@ namespace strata::cuda {
 namespace {
 
 constexpr int kMostEntryWarps = 4;
-constexpr int kSharedQueries = 256;   // from so many on, the warps of a block share the queries of 16 entries
-constexpr int kSplitQueries = 1024;   // of a block that shares them
+constexpr int kSharedQueries = 256;  // from so many on, the warps of a block share the queries of 16 entries
+constexpr int kSplitQueries = 1024;  // of a block that shares them
 
 // How the entries of a height are shared out. A tensor is the values, or the keys of a level; a warp has registers for
-// the gradients of entry_tensors() of them, and there are several passes, in blocks of their own, if there are more. The
-// gradients of coarse rows over 16 tokens come from several warps, so they are added later, like those of splits.
+// the gradients of entry_tensors() of them, and there are several passes, in blocks of their own, if there are more.
+// The gradients of coarse rows over 16 tokens come from several warps, so they are added later, like those of splits.
 struct EntryWork {
   int tiles, passes, splits;  // tiles of 16 entries
   int warps, warp_memory;     // of a block; warps 0: it does not fit
@@ -242,7 +242,8 @@ struct EntryWarp {
   }
   // The sums of all warps of a block that share their entries, in order, into the first warp. `memory`: of the first.
   __device__ void collect(unsigned char* memory, int warp_memory, int warps) {
-    static_assert((kTensors * D / 2 + 2) * 32 * 4 <= Layout::memory(kLevels == 1 ? 1 : 2));  // they fit where entries and queries were
+    static_assert((kTensors * D / 2 + 2) * 32 * 4 <=
+                  Layout::memory(kLevels == 1 ? 1 : 2));  // they fit where entries and queries were
     auto place = [&](int warp) { return reinterpret_cast<float*>(memory + warp * warp_memory) + lane_of_thread(); };
     if (warp_of_thread() > 0) {
       float* to = place(warp_of_thread());
@@ -267,7 +268,8 @@ struct EntryWarp {
         const int channel = 8 * n + 2 * (lane_of_thread() % 4);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          if (channel < channels) f(half, tensor(x), channel, make_float2(sum[x][n][2 * half], sum[x][n][2 * half + 1]));
+          if (channel < channels)
+            f(half, tensor(x), channel, make_float2(sum[x][n][2 * half], sum[x][n][2 * half + 1]));
         }
       }
     }
@@ -334,7 +336,8 @@ struct EntryWarp {
         float(&rows)[4] = sum[x][n];
         for (int l = 1; l <= level; ++l) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) rows[i] += l < 4 ? __shfl_xor_sync(~0u, rows[i], 2 << l) : i < 2 ? rows[i + 2] : 0;
+          for (int i = 0; i < 4; ++i)
+            rows[i] += l < 4 ? __shfl_xor_sync(~0u, rows[i], 2 << l) : i < 2 ? rows[i + 2] : 0;
         }
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -389,7 +392,8 @@ __global__ void __launch_bounds__(32 * kMostEntryWarps, D == 64 && kLevels == 1 
   }
   if (work.later) {
     const int channels = a.p.levels * a.p.head_size + a.p.value_size + 1;
-    warp.store_partial(a.partials + ((int64_t{stream} * work.tiles + tile) * work.splits + split) * kTileRows * channels);
+    warp.store_partial(a.partials +
+                       ((int64_t{stream} * work.tiles + tile) * work.splits + split) * kTileRows * channels);
   } else {
     warp.store();
   }
@@ -456,10 +460,10 @@ cudaError_t hsa_stream_entry_gradient_mma(const StreamArgs<T>& a, cudaStream_t s
   const bool small = has_small_heads(a.p);
   for (int height = a.heights.count - 1; height >= 0; --height) {
     const cudaError_t e =
-        a.p.levels == 1   ? (small ? entries<T, 64, 1>(a, height, stream) : entries<T, 128, 1>(a, height, stream))
-        : a.p.levels <= 3 ? (small ? entries<T, 64, 3>(a, height, stream) : entries<T, 128, 3>(a, height, stream))
-                          : (small ? entries<T, 64, kMaxLevels>(a, height, stream)
-                                   : entries<T, 128, kMaxLevels>(a, height, stream));
+        a.p.levels == 1 ? (small ? entries<T, 64, 1>(a, height, stream) : entries<T, 128, 1>(a, height, stream))
+        : a.p.levels <= 3
+            ? (small ? entries<T, 64, 3>(a, height, stream) : entries<T, 128, 3>(a, height, stream))
+            : (small ? entries<T, 64, kMaxLevels>(a, height, stream) : entries<T, 128, kMaxLevels>(a, height, stream));
     if (e != cudaSuccess) return e;
   }
   return cudaSuccess;

@@ -36,7 +36,8 @@ __global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(
     const float total = quad_sum(softmax.sum[half]), inverse = total == 0 ? 0.0f : 1.0f / total;
     if (i > queries.last) continue;
     if (lane_of_thread() % 4 == 0)
-      static_cast<float*>(a.o.lse)[head.token(i)] = total == 0 ? -INFINITY : (softmax.max[half] + __log2f(total)) * kLn2;
+      static_cast<float*>(a.o.lse)[head.token(i)] =
+          total == 0 ? -INFINITY : (softmax.max[half] + __log2f(total)) * kLn2;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
       const int channel = 8 * n + 2 * (lane_of_thread() % 4);

@@ -94,8 +94,7 @@ struct EntryTiles {
   __device__ uint32_t value_tile() const { return key_tile(levels()); }
   // The row of a key tile that entry number e of a piece has.
   __device__ static int key_slot(const Piece& piece, int level, int e) {
-    return piece.slot +
-           (piece.height == 0 && kLevels > 1 ? ((piece.first + e) >> level) - (piece.first >> level) : e);
+    return piece.slot + (piece.height == 0 && kLevels > 1 ? ((piece.first + e) >> level) - (piece.first >> level) : e);
   }
 
   // The copies are not waited for.

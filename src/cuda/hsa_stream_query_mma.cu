@@ -33,8 +33,8 @@ __device__ float delta_of(const StreamHead<T>& head, int first) {
 }
 
 // The level of a gradient: level 0 has an accumulator of its own, the others share one in pairs, in which rows 0 .. 7
-// are those of an odd level and rows 8 .. 15 those of the level above it. Row g of both is the part of a coarse row that
-// queries 2g and 2g + 1 have. A pass has two accumulators; there are more passes for more levels.
+// are those of an odd level and rows 8 .. 15 those of the level above it. Row g of both is the part of a coarse row
+// that queries 2g and 2g + 1 have. A pass has two accumulators; there are more passes for more levels.
 struct QueryPass {
   int number;
   __device__ int level(int accumulator) const { return number == 0 ? accumulator : 4 * number - 1 + 2 * accumulator; }
@@ -176,9 +176,8 @@ __global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(
   queries.each_tile([&](float(&s)[2][4], const typename Queries::Range& range) {
     float ds[2][4] = {};
     by_right_rows<T, D>(ds, dout, range.value_tile(), right_lane_row());
-    each_of_tile([&](int half, int n, int i, int) {
-      ds[n][i] = fast_exp2(s[n][i] - lse[half]) * (ds[n][i] - delta[half]);
-    });
+    each_of_tile(
+        [&](int half, int n, int i, int) { ds[n][i] = fast_exp2(s[n][i] - lse[half]) * (ds[n][i] - delta[half]); });
     if (a.positions != nullptr && pass.number == 0) {
       each_of_tile([&](int half, int n, int i, int y) {
         const int64_t at = ds[n][i] == 0 ? -1 : range.position(half, y);
@@ -210,7 +209,8 @@ cudaError_t backward(const StreamCall& call) {
   int rows = 1;  // queries of a block
   const cudaError_t queries = with_query_kernels(a.p, [&](auto d, auto levels) {
     rows = QueryThreads<levels>::kRows;
-    return launch_queries<d, levels>(stream_mma_query_kernel<T, d, levels>, a, QueryPass::count(a.p.levels), call.stream);
+    return launch_queries<d, levels>(stream_mma_query_kernel<T, d, levels>, a, QueryPass::count(a.p.levels),
+                                     call.stream);
   });
   if (queries != cudaSuccess) return queries;
   for (int level = 0; level < a.p.levels; ++level) {

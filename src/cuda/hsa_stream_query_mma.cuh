@@ -37,8 +37,8 @@ QueryShape query_shape(int levels) {
   const int least = levels == 1 ? 0 : QueryThreads<kLevels>::kRows * D * 4;
   for (const QueryShape shape : {QueryShape{160, several}, QueryShape{112, several}, QueryShape{80, several},
                                  QueryShape{48, 80 << 10}, QueryShape{32, 1 << 20}, QueryShape{16, 1 << 20}}) {
-    const int memory = std::max(
-        least, query_memory<D, kLevels>(levels) + (levels + 1) * shape.rows * D * 2 + shape.rows * 4);
+    const int memory =
+        std::max(least, query_memory<D, kLevels>(levels) + (levels + 1) * shape.rows * D * 2 + shape.rows * 4);
     if (memory <= std::min(shape.memory, shared_memory_per_block())) return {shape.rows, memory};
   }
   return {};
@@ -70,7 +70,7 @@ struct QueryBlock {
     load_queries(q, p.q[0], p.head_size);
     for (int level = 1; level < levels(); ++level)
       load_level<T, D, Threads::kThreads>(q_tile(level), 0, rows_of<const T>(p.q[level], h.batch, h.head), level, first,
-                                      Threads::kRows, last + 1, p.head_size, [](int) { return true; });
+                                          Threads::kRows, last + 1, p.head_size, [](int) { return true; });
   }
   // The warp's rows of a tensor of the queries, as left operands.
   __device__ void load_queries(uint32_t (&left)[D / 16][4], const ConstView& view, int channels) const {
@@ -210,7 +210,8 @@ auto with_query_kernels(const HsaStreamProblem& p, const Run& run) {
     if (p.levels == 1) return run(d, std::integral_constant<int, 1>{});
     return p.levels <= 3 ? run(d, std::integral_constant<int, 3>{}) : run(d, std::integral_constant<int, kMaxLevels>{});
   };
-  return has_small_heads(p) ? with_levels(std::integral_constant<int, 64>{}) : with_levels(std::integral_constant<int, 128>{});
+  return has_small_heads(p) ? with_levels(std::integral_constant<int, 64>{})
+                            : with_levels(std::integral_constant<int, 128>{});
 }
 
 }  // namespace

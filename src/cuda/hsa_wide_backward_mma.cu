@@ -1,5 +1,5 @@
-// HSA backward, the wide families of a depth, with mma.sync (hsa_wide_mma.cuh; the formulas are in hsa_backward_mma.cu).
-// Bottom-up, Z and mu of every child; top-down, one kernel owns queries and one owns keys.
+// HSA backward, the wide families of a depth, with mma.sync (hsa_wide_mma.cuh; the formulas are in
+// hsa_backward_mma.cu). Bottom-up, Z and mu of every child; top-down, one kernel owns queries and one owns keys.
 #include "cuda/hsa_wide_kernels.h"
 #include "cuda/hsa_wide_mma.cuh"
 
@@ -56,10 +56,10 @@ struct FamilyGradient {
   float m, fbar, total;
   __device__ FamilyGradient(const WideGradientArgs<T>& args, const Head<T>& head, int64_t node)
       : m(args.root ? 1.0f : args.a.n.m[node]),
-        fbar(!args.root                   ? args.a.n.fbar[node]
-             : args.g.dscore == nullptr ? 0.0f
-                                        : static_cast<const float*>(
-                                              args.g.dscore)[head.sequence * args.a.p.heads + head.head]),
+        fbar(!args.root ? args.a.n.fbar[node]
+             : args.g.dscore == nullptr
+                 ? 0.0f
+                 : static_cast<const float*>(args.g.dscore)[head.sequence * args.a.p.heads + head.head]),
         total(args.a.n.weight[node]) {}
 };
 
@@ -96,8 +96,8 @@ __device__ GradientRow<T> gradient_row(const Head<T>& head, int32_t child, float
                           : GradientRow<T>{leaf_row(), nullptr};
 }
 
-// The warp's part of the gradient of a level's weight. Parts of narrow families come first, by family; a wide family has
-// none there.
+// The warp's part of the gradient of a level's weight. Parts of narrow families come first, by family; a wide family
+// has none there.
 template <class T, int D>
 __device__ void store_level_part(const WideGradientArgs<T>& args, const WideTile<T, D>& tile, int level, float part) {
   const LeafGradients<float>& later = args.a.later;
@@ -124,7 +124,8 @@ __device__ void store_queries(const WideGradientArgs<T>& args, const WideTile<T,
     if (tile.row(half) >= tile.size) continue;
     const GradientRow<T> to = gradient_row(
         head, child[half], child[half] < 0 ? a.n.dq + head.level_row(head.node(~child[half]), level) : nullptr,
-        a.later.dq[level], p.head_size, [&] { return head.template query_row<T>(args.g.dq[level], child[half], level); });
+        a.later.dq[level], p.head_size,
+        [&] { return head.template query_row<T>(args.g.dq[level], child[half], level); });
     const uint32_t row = tile.own_rows(level);
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
@@ -215,7 +216,8 @@ __device__ float weight_from_means(const WideGradientArgs<T>& args, const WideTi
     for (int c = lane_of_thread(); c < a.p.levels * a.p.head_size; c += 32) {
       const int64_t at = tile.node * a.p.levels * a.p.head_size + c;
       const int level = c / a.p.head_size, channel = c % a.p.head_size;
-      sum += n.dq[at] * (head.q(child, level, channel) - n.q[at]) + n.dk[at] * (head.k(child, level, channel) - n.k[at]);
+      sum +=
+          n.dq[at] * (head.q(child, level, channel) - n.q[at]) + n.dk[at] * (head.k(child, level, channel) - n.k[at]);
     }
     for (int c = lane_of_thread(); c < a.p.value_size; c += 32) {
       const int64_t at = tile.node * a.p.value_size + c;
@@ -272,11 +274,9 @@ __device__ void store_keys(const WideGradientArgs<T>& args, const WideTile<T, D>
     if (tile.row(half) >= tile.size) continue;
     const int32_t child = tile.children[tile.row(half)];
     const float w = head.weight(child), share = w > 0 ? w / family.total : 0.0f;
-    const GradientRow<T> to = gradient_row(head, child, child < 0 ? of_node(head.node(~child)) : nullptr,
-                                           values ? a.later.dv : a.later.dk[level], channels, [&] {
-                                             return head.template key_row<T>(values ? args.g.dv : args.g.dk[level],
-                                                                             child, level);
-                                           });
+    const GradientRow<T> to = gradient_row(
+        head, child, child < 0 ? of_node(head.node(~child)) : nullptr, values ? a.later.dv : a.later.dk[level],
+        channels, [&] { return head.template key_row<T>(values ? args.g.dv : args.g.dk[level], child, level); });
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
       const int channel = 8 * n + 2 * (lane_of_thread() % 4);
@@ -288,7 +288,8 @@ __device__ void store_keys(const WideGradientArgs<T>& args, const WideTile<T, D>
   }
 }
 
-// Gradients of two tensors, 2 blockIdx.y and the one after it: tensor 0 is the values, tensor l + 1 the keys of level l.
+// Gradients of two tensors, 2 blockIdx.y and the one after it: tensor 0 is the values, tensor l + 1 the keys of level
+// l.
 template <class T, int D>
 __global__ void __launch_bounds__(kMostThreads, D == 64 ? 3 : 2)
     hsa_wide_key_kernel(const __grid_constant__ WideGradientArgs<T> args, int64_t first_tile, WideShape shape) {

@@ -1,7 +1,7 @@
 // Families of more than 16 children on tensor cores: a block has a tile of children and one head, a warp 16 of them,
 // and goes through all children of the family, a chunk at a time. The tile gives the rows of the products; forward, and
-// for the gradients of the queries, the chunks are keys, for the gradients of the keys they are queries. Every child has
-// a row of its own at every level.
+// for the gradients of the queries, the chunks are keys, for the gradients of the keys they are queries. Every child
+// has a row of its own at every level.
 #pragma once
 
 #include "cuda/device.h"
@@ -54,14 +54,13 @@ struct WideTile {
         columns(shape.columns),
         part(static_cast<int>(item / args.p.heads) * (rows / kTileRows) + warp_of_thread()),
         memory(shared_address(start)),
-        numbers(reinterpret_cast<float4*>(start + (args.p.levels + 1) * (args.plan.tile_size + shape.columns) * D * 2)) {}
+        numbers(
+            reinterpret_cast<float4*>(start + (args.p.levels + 1) * (args.plan.tile_size + shape.columns) * D * 2)) {}
 
   // Tensor l < levels of the tile, or of the chunk, is that of level l; tensor `levels` is v or Y.
   __device__ uint32_t own_tile(int tensor) const { return memory + tensor * rows * D * 2; }
   __device__ uint32_t own_rows(int tensor) const { return own_tile(tensor) + warp_of_thread() * kTileRows * D * 2; }
-  __device__ uint32_t chunk_tile(int tensor) const {
-    return own_tile(a.p.levels + 1) + tensor * columns * D * 2;
-  }
+  __device__ uint32_t chunk_tile(int tensor) const { return own_tile(a.p.levels + 1) + tensor * columns * D * 2; }
 
   // Rows from .. from + count - 1 of a tensor; zeros for children that do not count. row(t): that of leaf t; means:
   // (node, width).
@@ -244,8 +243,9 @@ __global__ void __launch_bounds__(kMostThreads)
   const int count = (size + kTileRows - 1) / kTileRows;  // warps that have children
   const int64_t stride = a.p.heads * layout.width;
   const float* const from =
-      a.wide_parts + ((a.plan.first_tile[family] - first_tile) * (a.plan.tile_size / kTileRows) * a.p.heads + blockIdx.y) *
-                         layout.width;
+      a.wide_parts +
+      ((a.plan.first_tile[family] - first_tile) * (a.plan.tile_size / kTileRows) * a.p.heads + blockIdx.y) *
+          layout.width;
   auto sum_of = [&](int c) {
     float sum = 0;
 #pragma unroll 4
@@ -256,14 +256,22 @@ __global__ void __launch_bounds__(kMostThreads)
   const int width = a.p.levels * a.p.head_size;
   for (int c = static_cast<int>(threadIdx.x); c < layout.width; c += static_cast<int>(blockDim.x)) {
     const float sum = sum_of(c);
-    if (c >= layout.Y) a.n.Y[node * a.p.value_size + c - layout.Y] = sum;
-    else if (c >= layout.v) a.n.v[node * a.p.value_size + c - layout.v] = sum * inverse;
-    else if (c >= layout.k) a.n.k[node * width + c - layout.k] = sum * inverse;
-    else if (c >= layout.q) a.n.q[node * width + c - layout.q] = sum * inverse;
-    else if (c == 0) a.n.weight[node] = total;
-    else if (c == 1) a.n.f[node] = total > 0 ? sum * inverse : -INFINITY;
-    else if (c == 2) a.n.kappa[node] = sum * inverse;
-    else if (backward) a.n.mbar[node] = sum;
+    if (c >= layout.Y)
+      a.n.Y[node * a.p.value_size + c - layout.Y] = sum;
+    else if (c >= layout.v)
+      a.n.v[node * a.p.value_size + c - layout.v] = sum * inverse;
+    else if (c >= layout.k)
+      a.n.k[node * width + c - layout.k] = sum * inverse;
+    else if (c >= layout.q)
+      a.n.q[node * width + c - layout.q] = sum * inverse;
+    else if (c == 0)
+      a.n.weight[node] = total;
+    else if (c == 1)
+      a.n.f[node] = total > 0 ? sum * inverse : -INFINITY;
+    else if (c == 2)
+      a.n.kappa[node] = sum * inverse;
+    else if (backward)
+      a.n.mbar[node] = sum;
   }
 }
 

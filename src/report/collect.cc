@@ -139,6 +139,16 @@ Json collect_eval(const fs::path& json) {
   return page;
 }
 
+Json collect_bench(const fs::path& json) {
+  Json problems = Json::array();
+  Json figures = read_part(json, "run strata bench --json", problems);
+  if (figures.is_null()) figures = Json::object();
+  Json page = {{"kind", "bench"}, {"title", "Benchmark"}};
+  page["problems"] = problems;
+  page["bench"] = std::move(figures);
+  return page;
+}
+
 Json collect_train(const fs::path& folder) {
   Json problems = Json::array();
   const Json run = read_part(folder / "run.json", "the options are unknown", problems);

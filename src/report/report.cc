@@ -87,6 +87,10 @@ Report write_eval_report(const fs::path& json) {
   return write_page(fs::path(json).replace_extension(".html"), collect_eval(json));
 }
 
+Report write_bench_report(const fs::path& json) {
+  return write_page(fs::path(json).replace_extension(".html"), collect_bench(json));
+}
+
 Report write_train_report(const fs::path& folder) { return write_page(folder / "report.html", collect_train(folder)); }
 
 Report write_compare_report(const fs::path& folder) {
@@ -107,13 +111,14 @@ std::vector<Report> write_reports(const fs::path& folder) {
     reports.push_back(write_train_report(folder));
   }
   if (has("inject.json")) reports.push_back(write_inject_report(folder / "inject.json"));
+  if (has("bench.json")) reports.push_back(write_bench_report(folder / "bench.json"));
   if (has("eval.json")) reports.push_back(write_eval_report(folder / "eval.json"));
   if (has("inspect.json")) reports.push_back(write_inspect_report(folder / "inspect.json"));
   if (reports.empty()) {
     (void)fs::status(folder);  // throws if the file system refuses the folder itself: a loop of links, say
     throw output_error(
         "{}: expected the folder of a run, a comparison or an injection, with run.json, compare.json, eval.json, "
-        "inspect.json or inject.json in it",
+        "inspect.json, inject.json or bench.json in it",
         folder.string());
   }
   return reports;

@@ -26,6 +26,9 @@ Report write_inject_report(const fs::path& json);
 // The report of `strata eval --output`: FILE.json -> FILE.html.
 Report write_eval_report(const fs::path& json);
 
+// The report of `strata bench --json`: FILE.json -> FILE.html.
+Report write_bench_report(const fs::path& json);
+
 // The report of a run's folder (run.json) or of a comparison's (compare.json): report.html.
 Report write_train_report(const fs::path& folder);
 Report write_compare_report(const fs::path& folder);

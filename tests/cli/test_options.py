@@ -85,8 +85,12 @@ def test_a_comparison_reads_its_folder_from_its_config(home):
 
 
 def test_bench_records_what_it_measured(home):
-    strata("bench", "train", "--rounds", "1", "--threads", "1", "--json", "figures.json")
+    printed = strata("bench", "hkt", "--rounds", "1", "--threads", "2", "--json", "figures.json")
     figures = json.load(open("figures.json"))
-    record = figures.pop("record")
+    record, roofline = figures.pop("record"), figures.pop("roofline")
     assert figures and all(isinstance(value, float) for value in figures.values())
-    assert record["command"] == "bench" and record["options"]["rounds"] == 1 and record["options"]["which"] == ["train"]
+    assert record["command"] == "bench" and record["options"]["rounds"] == 1 and record["options"]["which"] == ["hkt"]
+    flat = roofline["kernels"]["hkt_cpu_l1_fwd_fraction_of_sgemm_t2048"]
+    assert flat["flops"] == 4 * 8 * 2048 * 2048 * 64 and flat["bytes"] == 4 * 8 * 2048 * 64 * 4  # q, k, v and the output
+    assert flat["share"] == pytest.approx(flat["floor_milliseconds"] / flat["milliseconds"])
+    assert "floor, ms" in printed and (home / "figures.html").exists()

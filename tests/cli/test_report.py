@@ -8,6 +8,17 @@ import pytest
 from support import TINY, strata
 
 
+# As `strata bench --json` writes it.
+BENCH = {"hkt_cpu_fwd_l3_over_l1_t2048": 1.181, "hsa_cpu_fwd_over_memcpy_t65536": 2.435, "hkt_cpu_fwdbwd_over_fwd_t2048": 3.483,
+         "hkt_cpu_concat_over_fused_fwd_t2048": 1.912, "hsa_cpu_star_over_flat_fwd_t2048": 1.012, "hsa_stream_cache_entries_t1m": 75.0,
+         "train_cpu_step_hkt_over_flat": 1.171, "strata_stream_cache_slots_t1m": 145.0,
+         "roofline": {"flops_per_second": 2.02e11, "bytes_per_second": 2.6e10, "kernels": {
+             "hkt_cpu_fwd_l3_over_l1_t2048": {"milliseconds": 51.0, "flops": 9.93e9, "bytes": 2.31e7, "floor_milliseconds": 49.2, "share": 0.964},
+             "hsa_cpu_fwd_over_memcpy_t65536": {"milliseconds": 50.3, "flops": 2.29e9, "bytes": 5.37e8, "floor_milliseconds": 20.7, "share": 0.411}}},
+         "record": {"command": "bench", "options": {"threads": 2, "rounds": 7}, "versions": {"torch": "1.13.0", "instruction_set": "avx512"},
+                    "machine": {"cpu": "AMD EPYC", "device": "cpu"}, "finished": "2026-11-17T14:51:44Z"}}
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """A run that was tracked and inspected, a comparison, and an injection; not to be changed."""
@@ -17,6 +28,8 @@ def folders(tmp_path_factory):
         strata("train", *TINY, "--attention", "hkt", "--every-epoch", "--folder", root / "run")
         strata("inspect", root / "run", "--samples", 8, "--quiet")
         strata("eval", root / "run", "--output", root / "eval.json")
+        (root / "bench.json").write_text(json.dumps(BENCH))
+        strata("report", root)
         strata("compare", *TINY, "--attentions", "flat", "hsa", "--seeds", 2, "--steps", 8, "--log-every", 2, "--folder", root / "compare",
                "--quiet")
         # Inspection wants the data, so that it is made while the cache is still known.
@@ -48,6 +61,8 @@ def test_pages_hold_what_the_files_hold(folders):
     assert run["kind"] == "train" and run["problems"] == []
     assert run["result"] == json.load(open(folders / "run/result.json"))
     assert run["options"] == json.load(open(folders / "run/run.json"))["options"]
+    measured = page(folders / "bench.html")
+    assert measured["kind"] == "bench" and measured["bench"] == BENCH
     tested = page(folders / "eval.html")
     assert tested["kind"] == "eval" and tested["eval"] == json.load(open(folders / "eval.json"))
     inject = page(folders / "inject/inject.html")

@@ -59,7 +59,7 @@ def picture(browser, name):
 
 
 PAGES = {"inspect-hkt": "run/inspect.html", "inspect-hsa": "compare/hsa-seed1/inspect.html", "train": "run/report.html",
-         "compare": "compare/report.html", "eval": "eval.html", "inject": "inject/inject.html"}
+         "compare": "compare/report.html", "eval": "eval.html", "bench": "bench.html", "inject": "inject/inject.html"}
 
 
 @pytest.mark.parametrize("name", PAGES)

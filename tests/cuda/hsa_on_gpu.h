@@ -96,7 +96,8 @@ inline std::vector<HsaCase> hsa_gpu_cases() {
       {"gpu_mixed_levels", {333}, Shape::kRandom, 50, 2, 64, 64, sequence, true, true, false, true, dense, 4});
   cases.push_back(
       {"gpu_wide_levels8", {300}, Shape::kBalanced, 24, 1, 128, 96, set, false, true, false, true, dense, 8});
-  cases.push_back({"gpu_wide_grouped", {400}, Shape::kBalanced, 40, 6, 64, 64, set, true, true, false, true, dense, 2, 2});
+  cases.push_back(
+      {"gpu_wide_grouped", {400}, Shape::kBalanced, 40, 6, 64, 64, set, true, true, false, true, dense, 2, 2});
   return cases;
 }
 

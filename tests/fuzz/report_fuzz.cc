@@ -29,8 +29,9 @@ void check(const Report& report) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const fs::path folder = fuzz::memory_folder("runs");
-  static const std::vector<std::string> top = {"run.json",     "result.json",  "metrics.jsonl", "compare.json",
-                                               "results.json", "inspect.json", "inject.json",   "eval.json"};
+  static const std::vector<std::string> top = {"run.json",     "result.json",  "metrics.jsonl",
+                                               "compare.json", "results.json", "inspect.json",
+                                               "inject.json",  "eval.json",    "bench.json"};
   static const std::vector<std::string> inner = {"flat-seed1/run.json", "flat-seed1/result.json",
                                                  "flat-seed1/metrics.jsonl"};
   static const fs::path run = fuzz::memory_folder("runs/flat-seed1");

@@ -20,7 +20,7 @@ if ((page.problems ?? []).length > 0) {
   document.getElementById("content").append(el("section", { "aria-label": "Problems" }, page.problems.map(problem)));
 }
 try {
-  ({ inspect: showInspect, inject: showInject, eval: showEval, train: showTrain, compare: showCompare })[page.kind]();
+  ({ inspect: showInspect, inject: showInject, bench: showBench, eval: showEval, train: showTrain, compare: showCompare })[page.kind]();
 } catch (error) {
   document.getElementById("content").append(problem(`The rest of this report cannot be shown because its data is damaged: ${error.message}`));
 }
