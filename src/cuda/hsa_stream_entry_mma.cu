@@ -37,6 +37,10 @@ struct EntryLayout {
   __host__ __device__ static constexpr int memory(int levels) { return entries(levels) + 2 * stage(levels); }
 };
 
+int entry_memory(const HsaStreamProblem& p) {  // of a warp
+  return has_small_heads(p) ? EntryLayout<64>::memory(p.levels) : EntryLayout<128>::memory(p.levels);
+}
+
 EntryWork entry_work(const HsaStreamProblem& p, const StreamHeights& heights, int height) {
   EntryWork work{};
   const int64_t b = p.branching;
@@ -51,7 +55,7 @@ EntryWork entry_work(const HsaStreamProblem& p, const StreamHeights& heights, in
   work.shared = queries >= kSharedQueries;
   work.splits = work.shared ? static_cast<int>((queries + kSplitQueries - 1) / kSplitQueries) : 1;
   work.later = work.splits > 1 || (height == 0 && p.levels > 5);
-  work.warp_memory = has_small_heads(p) ? EntryLayout<64>::memory(p.levels) : EntryLayout<128>::memory(p.levels);
+  work.warp_memory = entry_memory(p);
   for (work.warps = kMostEntryWarps; work.warps * work.warp_memory > shared_memory_per_block();) work.warps /= 2;
   return work;
 }
@@ -79,6 +83,7 @@ struct EntryWarp {
         tiles(k, memory, kTileRows),
         stages(memory + Layout::entries(levels())) {
     tiles.template load<32>(piece);
+    cp_async_commit();  // a warp that gets no queries waits for these copies, too
     __syncwarp();
 #pragma unroll
     for (int half = 0; half < 2; ++half) term[half] = tiles.terms[tile_row(half)];
@@ -214,7 +219,7 @@ struct EntryWarp {
       add(head, i0, stages + turn % 2 * Layout::stage(levels()));
       __syncwarp();
     }
-    cp_async_wait<0>();  // where there are no queries
+    cp_async_wait<0>();  // of the entries, where there are no queries
   }
   __device__ void add_split(int split, int splits, int worker, int workers) {
     const int begin = keys.first_query(height, first) / kTileRows * kTileRows;
@@ -443,7 +448,7 @@ cudaError_t entries(const StreamArgs<T>& a, int height, cudaStream_t stream) {
 
 }  // namespace
 
-bool hsa_stream_entry_mma_fits(const HsaStreamProblem& p) { return entry_work(p, heights_of(p), 0).warps > 0; }
+bool hsa_stream_entry_mma_fits(const HsaStreamProblem& p) { return entry_memory(p) <= shared_memory_per_block(); }
 
 int64_t hsa_stream_partials(const HsaStreamProblem& p, const StreamHeights& heights) {
   int64_t most = 0;
