@@ -250,6 +250,7 @@ struct EntryWarp {
     static_assert((kTensors * D / 2 + 2) * 32 * 4 <=
                   Layout::memory(kLevels == 1 ? 1 : 2));  // they fit where entries and queries were
     auto place = [&](int warp) { return reinterpret_cast<float*>(memory + warp * warp_memory) + lane_of_thread(); };
+    __syncwarp();  // the copies of all lanes have arrived
     if (warp_of_thread() > 0) {
       float* to = place(warp_of_thread());
       each_number([&](float x) { *to = x, to += 32; });
