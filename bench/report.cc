@@ -35,7 +35,10 @@ void report(const std::vector<Figure>& figures, const Ceilings& ceilings, const 
   Json all = Json::object();
   if (std::ifstream existing(arguments.json); existing) all = parse_json<Json>(read_file(arguments.json));
   if (!all.is_object()) all = Json::object();
-  for (const Figure& figure : figures) all[figure.name] = figure.value;
+  for (const Figure& figure : figures) {
+    all[figure.name] = figure.value;
+    if (figure.bar[0] != '\0') all["bars"][figure.name] = figure.bar;
+  }
   for (const Figure& figure : figures) {
     if (figure.work.seconds == 0) continue;
     Json& roofline = all["roofline"];

@@ -87,7 +87,8 @@ def test_a_comparison_reads_its_folder_from_its_config(home):
 def test_bench_records_what_it_measured(home):
     printed = strata("bench", "hkt", "--rounds", "1", "--threads", "2", "--json", "figures.json")
     figures = json.load(open("figures.json"))
-    record, roofline = figures.pop("record"), figures.pop("roofline")
+    record, roofline, bars = (figures.pop(key) for key in ("record", "roofline", "bars"))
+    assert bars["hkt_cpu_fwd_l3_over_l1_t2048"] == "<= 1.20"
     assert figures and all(isinstance(value, float) for value in figures.values())
     assert record["command"] == "bench" and record["options"]["rounds"] == 1 and record["options"]["which"] == ["hkt"]
     flat = roofline["kernels"]["hkt_cpu_l1_fwd_fraction_of_sgemm_t2048"]

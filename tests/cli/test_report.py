@@ -15,6 +15,7 @@ BENCH = {"hkt_cpu_fwd_l3_over_l1_t2048": 1.181, "hsa_cpu_fwd_over_memcpy_t65536"
          "roofline": {"flops_per_second": 2.02e11, "bytes_per_second": 2.6e10, "kernels": {
              "hkt_cpu_fwd_l3_over_l1_t2048": {"milliseconds": 51.0, "flops": 9.93e9, "bytes": 2.31e7, "floor_milliseconds": 49.2, "share": 0.964},
              "hsa_cpu_fwd_over_memcpy_t65536": {"milliseconds": 50.3, "flops": 2.29e9, "bytes": 5.37e8, "floor_milliseconds": 20.7, "share": 0.411}}},
+         "bars": {"hkt_cpu_fwd_l3_over_l1_t2048": "<= 1.20"},
          "record": {"command": "bench", "options": {"threads": 2, "rounds": 7}, "versions": {"torch": "1.13.0", "instruction_set": "avx512"},
                     "machine": {"cpu": "AMD EPYC", "device": "cpu"}, "finished": "2026-11-17T14:51:44Z"}}
 

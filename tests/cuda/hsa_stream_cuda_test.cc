@@ -52,6 +52,15 @@ TEST_P(HsaStreamCuda, SameBitsFromRunToRun) {
   });
 }
 
+// `strata info` asks so, with or without a GPU.
+TEST(HsaStreamCudaAbuse, KernelsAreKnownBeforeAProblemIsFilledIn) {
+  HsaStreamProblem p;
+  p.dtype = DType::kBFloat16;
+  p.head_size = p.value_size = 64;
+  const cuda::KernelChoice kernels = cuda::hsa_stream_kernels(p);
+  EXPECT_EQ(kernels.forward, kernels.backward);
+}
+
 TEST(HsaStreamCudaAbuse, HiddenKeysMayHoldAnything) {
   STRATA_NEEDS_GPU();
   StreamData<BFloat16> clean({"nan", 1, 2, 200, 16, 64, 64, true}), dirty(clean.spec);

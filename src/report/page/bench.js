@@ -17,9 +17,9 @@ function showBench() {
           number(name, "flops", { digits: 1, scale: 1e-9 }), number(name, "bytes", { digits: 1, scale: 1e-6 })])));
     });
   }
-  section("figures", "Figures", "Ratios of medians taken side by side in one run; the terminal prints what each should be.", part => {
+  section("figures", "Figures", "Ratios of medians taken side by side in one run, and what each should be.", part => {
     const names = Object.keys(data).filter(name => typeof data[name] === "number");
-    part.append(table("Figures", [{ title: "figure" }, { title: "value" }], names.map(name => [label(name), { path: path(name), style: { digits: 3 } }])));
+    part.append(table("Figures", [{ title: "figure" }, { title: "value" }, { title: "bar" }], names.map(name => [label(name), { path: path(name), style: { digits: 3 } }, label(at(path("bars", name)) ?? "")])));
   });
   if (data.record) {
     section("machine", "Machine", "Of the last command that wrote to this file.", part => {

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Writes the tables of docs/PERFORMANCE.md that come from raw figures (docs/results/bench-h200.json, written by `strata bench --json`).
+
+performance_page.py          writes them again
+performance_page.py --check  says whether they are up to date; exit code 1 if not
+"""
+
+import json
+import operator
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE, RAW = ROOT / "docs/PERFORMANCE.md", ROOT / "docs/results/bench-h200.json"
+BEGIN, END = "<!-- tools/performance_page.py: {} -->", "<!-- end -->"
+
+
+def misses(value, bar):
+    """Whether a value misses a bar such as "<= 1.4"."""
+    sign, number = bar.split()
+    return not {"<=": operator.le, ">=": operator.ge}[sign](value, float(number))
+
+
+class Figures:
+    def __init__(self, raw):
+        self.raw, self.bars = raw, raw["bars"]
+        self.kernels = raw["roofline"]["kernels"]
+
+    def cell(self, name, digits=2):
+        text = f"{self.raw[name]:.{digits}f}"
+        return f"**{text}**" if name in self.bars and misses(self.raw[name], self.bars[name]) else text
+
+    def bar(self, names):
+        """The bars of several figures, each once."""
+        return ", ".join(dict.fromkeys(self.bars.get(name, "") for name in names))
+
+
+def shapes_table(figures):
+    """The figures that every shape of HKT has: a row for each, a column for each head size and mask."""
+    shapes = [f"d{size}_t{tokens}k" for size in (64, 128) for tokens in (1, 4, 16)]
+    kinds = ["fwd_l3_over_flash", "fwdbwd_l3_over_flash", "fwdbwd_l3_over_flash_default", "fwd_l3_over_l1", "fwdbwd_l3_over_l1", "fwd_l3_over_cudnn",
+             "fwdbwd_l3_over_cudnn"]
+    lines = ["| figure (bars) | d64: 1k, 4k, 16k | causal | d128: 1k, 4k, 16k | causal |", "|---|---|---|---|---|"]
+    for kind in kinds:
+        columns = [[f"hkt_cuda_{kind}_{shape}{mask}" for shape in shapes[at : at + 3]] for at in (0, 3) for mask in ("", "_causal")]
+        cells = [", ".join(figures.cell(name) for name in names) for names in columns]
+        lines.append(f"| `{kind}` ({figures.bar(sum(columns, []))}) | " + " | ".join(cells) + " |")
+    return lines
+
+
+def other_table(figures):
+    """All other figures, with the floor of their kernels."""
+    lines = ["| figure | value | bar | ms | floor, ms | share |", "|---|---|---|---|---|---|"]
+    for name, value in figures.raw.items():
+        if not isinstance(value, float) or re.search(r"_d(64|128)_t\d+k(_causal)?$", name) and "_l3_over_" in name:
+            continue
+        kernel = figures.kernels.get(name)
+        floor = f"{kernel['milliseconds']:.3f} | {kernel['floor_milliseconds']:.3f} | {kernel['share']:.0%}" if kernel else "| |"
+        lines.append(f"| `{name}` | {figures.cell(name)} | {figures.bars.get(name, '')} | {floor} |")
+    return lines
+
+
+def shares_table(figures):
+    """How near HKT's kernels with three levels come to their floors."""
+    lines = ["| share of the floor, three levels | 1k | 4k | 16k | causal: 1k | 4k | 16k |", "|---|---|---|---|---|---|---|"]
+    for size in (64, 128):
+        for kind, title in (("fwd", "forward"), ("fwdbwd", "forward and backward")):
+            names = [f"hkt_cuda_{kind}_l3_over_cudnn_d{size}_t{tokens}k{mask}" for mask in ("", "_causal") for tokens in (1, 4, 16)]
+            lines.append(f"| d {size}, {title} | " + " | ".join(f"{figures.kernels[name]['share']:.0%}" for name in names) + " |")
+    return lines
+
+
+TABLES = {"shapes": shapes_table, "shares": shares_table, "others": other_table}
+
+
+def page_with_tables(page, figures):
+    for name, table in TABLES.items():
+        begin = BEGIN.format(name)
+        before, found, rest = page.partition(begin)
+        if not found:
+            sys.exit(f"{PAGE}: expected a line {begin}")
+        page = "\n".join([before + begin, *table(figures), END]) + rest.partition(END)[2]
+    return page
+
+
+def main():
+    page = PAGE.read_text()
+    made = page_with_tables(page, Figures(json.loads(RAW.read_text())))
+    if "--check" in sys.argv[1:]:
+        if made != page:
+            sys.exit(f"{PAGE}: its tables differ from {RAW}; run tools/performance_page.py")
+        return
+    PAGE.write_text(made)
+
+
+if __name__ == "__main__":
+    main()
