@@ -1,5 +1,6 @@
 #include "bench/report.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 
@@ -7,6 +8,40 @@
 #include "util/options.h"
 
 namespace strata::bench {
+
+namespace {
+
+// The kernels of these figures, and the roof above all kernels of the file: three points of FLOPs per byte and TFLOP/s.
+void add_roofline(const std::vector<Figure>& figures, const Ceilings& ceilings, Json& all) {
+  for (const Figure& figure : figures) {
+    const Work& work = figure.work;
+    if (work.seconds == 0) continue;
+    const double floor = ceilings.floor(work);
+    all["roofline"]["kernels"][figure.name] = {{"milliseconds", 1e3 * work.seconds},
+                                               {"flops", work.flops},
+                                               {"bytes", work.bytes},
+                                               {"floor_milliseconds", 1e3 * floor},
+                                               {"share", floor / work.seconds},
+                                               {"flops_per_byte", work.flops / work.bytes},
+                                               {"teraflops", 1e-12 * work.flops / work.seconds}};
+  }
+  if (!all.contains("roofline")) return;
+  Json& roofline = all["roofline"];
+  roofline["flops_per_second"] = ceilings.flops;
+  roofline["bytes_per_second"] = ceilings.bytes;
+  const double ridge = ceilings.flops / ceilings.bytes;
+  double least = ridge, most = ridge;
+  for (const Json& kernel : roofline["kernels"]) {
+    least = std::min(least, kernel.value("flops_per_byte", ridge));
+    most = std::max(most, kernel.value("flops_per_byte", ridge));
+  }
+  roofline["roof"] = Json::array();
+  for (const double x : {least / 2, ridge, most * 2})
+    roofline["roof"].push_back(
+        {{"flops_per_byte", x}, {"teraflops", 1e-12 * std::min(ceilings.flops, x * ceilings.bytes)}});
+}
+
+}  // namespace
 
 std::vector<Figure> build_figures(const Arguments& arguments) {
   if (arguments.build_times.empty()) return {};
@@ -39,18 +74,7 @@ void report(const std::vector<Figure>& figures, const Ceilings& ceilings, const 
     all[figure.name] = figure.value;
     if (figure.bar[0] != '\0') all["bars"][figure.name] = figure.bar;
   }
-  for (const Figure& figure : figures) {
-    if (figure.work.seconds == 0) continue;
-    Json& roofline = all["roofline"];
-    roofline["flops_per_second"] = ceilings.flops;
-    roofline["bytes_per_second"] = ceilings.bytes;
-    const double floor = ceilings.floor(figure.work);
-    roofline["kernels"][figure.name] = {{"milliseconds", 1e3 * figure.work.seconds},
-                                        {"flops", figure.work.flops},
-                                        {"bytes", figure.work.bytes},
-                                        {"floor_milliseconds", 1e3 * floor},
-                                        {"share", floor / figure.work.seconds}};
-  }
+  add_roofline(figures, ceilings, all);
   write_json(arguments.json, all);
   std::printf("written to %s\n\n", arguments.json.c_str());
 }

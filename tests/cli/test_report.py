@@ -8,16 +8,21 @@ import pytest
 from support import TINY, strata
 
 
-# As `strata bench --json` writes it.
-BENCH = {"hkt_cpu_fwd_l3_over_l1_t2048": 1.181, "hsa_cpu_fwd_over_memcpy_t65536": 2.435, "hkt_cpu_fwdbwd_over_fwd_t2048": 3.483,
-         "hkt_cpu_concat_over_fused_fwd_t2048": 1.912, "hsa_cpu_star_over_flat_fwd_t2048": 1.012, "hsa_stream_cache_entries_t1m": 75.0,
-         "train_cpu_step_hkt_over_flat": 1.171, "strata_stream_cache_slots_t1m": 145.0,
-         "roofline": {"flops_per_second": 2.02e11, "bytes_per_second": 2.6e10, "kernels": {
-             "hkt_cpu_fwd_l3_over_l1_t2048": {"milliseconds": 51.0, "flops": 9.93e9, "bytes": 2.31e7, "floor_milliseconds": 49.2, "share": 0.964},
-             "hsa_cpu_fwd_over_memcpy_t65536": {"milliseconds": 50.3, "flops": 2.29e9, "bytes": 5.37e8, "floor_milliseconds": 20.7, "share": 0.411}}},
-         "bars": {"hkt_cpu_fwd_l3_over_l1_t2048": "<= 1.20"},
-         "record": {"command": "bench", "options": {"threads": 2, "rounds": 7}, "versions": {"torch": "1.13.0", "instruction_set": "avx512"},
-                    "machine": {"cpu": "AMD EPYC", "device": "cpu"}, "finished": "2026-11-17T14:51:44Z"}}
+def bench_figures():
+    """A file as `strata bench --json` writes it, of made-up kernels."""
+    flops, rate = 2.0e11, 2.5e10
+    kernels = {}
+    for n in range(9):
+        seconds, work, moved = 0.01 * (n + 1), 1.0e8 * 4**n, 2.0e7 * (n + 1)
+        floor = max(work / flops, moved / rate)
+        kernels[f"{'hkt' if n % 2 else 'hsa'}_cpu_kernel_{n}"] = {
+            "milliseconds": 1e3 * seconds, "flops": work, "bytes": moved, "floor_milliseconds": 1e3 * floor, "share": floor / seconds,
+            "flops_per_byte": work / moved, "teraflops": 1e-12 * work / seconds}
+    roof = [{"flops_per_byte": x, "teraflops": 1e-12 * min(flops, x * rate)} for x in (1.0, flops / rate, 1000.0)]
+    return {**{name: 1.5 + n for n, name in enumerate(kernels)}, "bars": {"hsa_cpu_kernel_0": "<= 1.20"},
+            "roofline": {"kernels": kernels, "flops_per_second": flops, "bytes_per_second": rate, "roof": roof},
+            "record": {"command": "bench", "options": {"threads": 2, "rounds": 7}, "versions": {"torch": "1.13.0", "instruction_set": "avx512"},
+                       "machine": {"cpu": "AMD EPYC", "device": "cpu"}, "finished": "2026-11-17T14:51:44Z"}}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +34,7 @@ def folders(tmp_path_factory):
         strata("train", *TINY, "--attention", "hkt", "--every-epoch", "--folder", root / "run")
         strata("inspect", root / "run", "--samples", 8, "--quiet")
         strata("eval", root / "run", "--output", root / "eval.json")
-        (root / "bench.json").write_text(json.dumps(BENCH))
+        (root / "bench.json").write_text(json.dumps(bench_figures()))
         strata("report", root)
         strata("compare", *TINY, "--attentions", "flat", "hsa", "--seeds", 2, "--steps", 8, "--log-every", 2, "--folder", root / "compare",
                "--quiet")
@@ -63,7 +68,7 @@ def test_pages_hold_what_the_files_hold(folders):
     assert run["result"] == json.load(open(folders / "run/result.json"))
     assert run["options"] == json.load(open(folders / "run/run.json"))["options"]
     measured = page(folders / "bench.html")
-    assert measured["kind"] == "bench" and measured["bench"] == BENCH
+    assert measured["kind"] == "bench" and measured["bench"] == bench_figures()
     tested = page(folders / "eval.html")
     assert tested["kind"] == "eval" and tested["eval"] == json.load(open(folders / "eval.json"))
     inject = page(folders / "inject/inject.html")
