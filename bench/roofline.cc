@@ -33,8 +33,13 @@ AttentionWork hkt_work(int64_t batch, int64_t heads, int64_t tokens, int64_t lev
   auto pairs = [&](int64_t l) {
     return static_cast<double>(hkt_cost(tokens, static_cast<int>(l))) * (causal ? 0.5 : 1.0);
   };
-  return {static_cast<double>(batch),     static_cast<double>(heads), static_cast<double>(tokens),
-          static_cast<double>(levels),    static_cast<double>(head_size), pairs(levels), pairs(1),
+  return {static_cast<double>(batch),
+          static_cast<double>(heads),
+          static_cast<double>(tokens),
+          static_cast<double>(levels),
+          static_cast<double>(head_size),
+          pairs(levels),
+          pairs(1),
           static_cast<double>(number_bytes)};
 }
 AttentionWork tree_work(const Tree& tree, int64_t heads, int64_t levels, int64_t head_size, int number_bytes) {
@@ -50,8 +55,14 @@ AttentionWork tree_work(const Tree& tree, int64_t heads, int64_t levels, int64_t
 AttentionWork stream_work(int64_t tokens, int branching, int near, int64_t heads, int64_t levels, int64_t head_size,
                           int number_bytes) {
   const auto pairs = static_cast<double>(hsa_stream_cost(tokens, branching, near));
-  return {1,     static_cast<double>(heads), static_cast<double>(tokens), static_cast<double>(levels),
-          static_cast<double>(head_size),    pairs, pairs, static_cast<double>(number_bytes)};
+  return {1,
+          static_cast<double>(heads),
+          static_cast<double>(tokens),
+          static_cast<double>(levels),
+          static_cast<double>(head_size),
+          pairs,
+          pairs,
+          static_cast<double>(number_bytes)};
 }
 
 #ifdef STRATA_CUDA

@@ -1,5 +1,5 @@
-// What bounds a kernel: the FLOPs it must do over the rate of a large matrix product, and the bytes it must move over the
-// rate of a copy. Both rates are measured in the same run.
+// What bounds a kernel: the FLOPs it must do over the rate of a large matrix product, and the bytes it must move over
+// the rate of a copy. Both rates are measured in the same run.
 #pragma once
 
 #include <algorithm>
