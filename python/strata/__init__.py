@@ -15,6 +15,7 @@ from strata import _register
 
 _register.register()
 
+from strata.attention import attention
 from strata.hkt import FlatAttention, HktAttention
 from strata.hkt_cache import HktCache
 from strata.hsa import HsaAttention, HsaStreamCache
@@ -45,6 +46,7 @@ __all__ = [
     "StrataAttention",
     "StrataCache",
     "Tree",
+    "attention",
     "best_tree",
     "causal_filter",
     "hierarchy_score",
