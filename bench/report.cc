@@ -12,7 +12,8 @@ namespace strata::bench {
 namespace {
 
 // The kernels of these figures, and the roof above all kernels of the file: three points of FLOPs per byte and TFLOP/s.
-void add_roofline(const std::vector<Figure>& figures, const Ceilings& ceilings, Json& all) {
+void add_roofline(const std::vector<Figure>& figures, const Ceilings& ceilings, const std::string& device, Json& all) {
+  if (all.contains("roofline") && all["roofline"].value("device", "") != device) all.erase("roofline");  // another roof
   for (const Figure& figure : figures) {
     const Work& work = figure.work;
     if (work.seconds == 0) continue;
@@ -27,6 +28,7 @@ void add_roofline(const std::vector<Figure>& figures, const Ceilings& ceilings, 
   }
   if (!all.contains("roofline")) return;
   Json& roofline = all["roofline"];
+  roofline["device"] = device;
   roofline["flops_per_second"] = ceilings.flops;
   roofline["bytes_per_second"] = ceilings.bytes;
   const double ridge = ceilings.flops / ceilings.bytes;
@@ -74,7 +76,7 @@ void report(const std::vector<Figure>& figures, const Ceilings& ceilings, const 
     all[figure.name] = figure.value;
     if (figure.bar[0] != '\0') all["bars"][figure.name] = figure.bar;
   }
-  add_roofline(figures, ceilings, all);
+  add_roofline(figures, ceilings, arguments.device, all);
   write_json(arguments.json, all);
   std::printf("written to %s\n\n", arguments.json.c_str());
 }

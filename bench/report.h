@@ -19,6 +19,7 @@ struct Arguments {
   std::string json;         // where the figures are written, besides the table; "" for nowhere
   std::string build_times;  // a file of clean-build times to be reported as well
   int threads = 2, rounds = 7;
+  std::string device = "cpu";
   std::string model, text;  // of `inject`: a Hugging Face folder and a text file, for the figures that need them
 };
 

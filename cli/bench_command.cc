@@ -48,7 +48,6 @@ std::vector<std::string> names() {
 
 struct BenchState {
   std::vector<std::string> which;
-  std::string device = "cpu";
   int64_t threads = 2, rounds = 7;
   bench::Arguments arguments;
   OptionTable table;
@@ -69,7 +68,7 @@ Json record_of(const BenchState& state) {
   for (const std::string& file : {state.arguments.model, state.arguments.text}) {
     if (!file.empty()) read.emplace_back(file);
   }
-  return start_record("bench", options, state.device, read);
+  return start_record("bench", options, state.arguments.device, read);
 }
 
 // Figures mean little without the machine they were measured on.
@@ -105,7 +104,7 @@ void run_bench(BenchState& state) {
   state.arguments.threads = static_cast<int>(state.threads > 0 ? state.threads : cores);
   state.arguments.rounds = static_cast<int>(state.rounds);
   set_threads(state.arguments.threads);
-  const bool cuda = state.device == "cuda";
+  const bool cuda = state.arguments.device == "cuda";
   print_machine(state);
   const bench::Ceilings ceilings = measure_ceilings(state, cuda);
   const Json record = state.arguments.json.empty() ? Json() : record_of(state);
@@ -135,7 +134,7 @@ void add_bench_command(CLI::App& app) {
       ->type_name("NAME");
   OptionTable& table = state->table;
   table.begin_group("Measuring");
-  table.add("device", &state->device,
+  table.add("device", &state->arguments.device,
             {.help = "Device; cuda compares with PyTorch's own kernels", .choices = {"cpu", "cuda"}});
   table.add("rounds", &state->rounds, {.help = "Measurements per figure", .min = 1, .max = 1 << 20});
   table.add("model", &state->arguments.model,

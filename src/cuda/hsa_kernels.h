@@ -23,6 +23,7 @@ constexpr int kNarrowFamily = 16, kMmaFamilyHeadSize = 128;
 constexpr int kSmallTile = 32, kWideTile = 64;  // of trees without a wider family; of others
 int hsa_mma_warps(const HsaProblem& p);  // that a block's shared memory has room for, forward and backward; 0: none
 bool hsa_wide_mma_fits(const HsaProblem& p);
+inline bool has_small_heads(const HsaProblem& p) { return p.head_size <= 64 && p.value_size <= 64; }
 cudaError_t hsa_forward_mma(const HsaCall& call, const HsaOutputs& o);
 cudaError_t hsa_backward_mma(const HsaCall& call, const HsaGradients& g);
 

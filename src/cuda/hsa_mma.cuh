@@ -12,8 +12,6 @@ constexpr int kFamilyWarps = 4;
 constexpr int kFamilyScratch = 1024;  // bytes of a warp, to transpose in
 static_assert(kTileRows == kNarrowFamily);
 
-inline bool has_small_heads(const HsaProblem& p) { return p.head_size <= 64 && p.value_size <= 64; }
-
 // Shared memory of a warp: the rows of q and k of every level, of v and, backward, of Y.
 inline int family_memory(const HsaProblem& p, bool backward) {
   const int tile = kTileRows * (has_small_heads(p) ? 64 : 128) * 2;

@@ -20,7 +20,7 @@ constexpr int kSplitQueries = 1024;  // of a block that shares them
 // The gradients of coarse rows over 16 tokens come from several warps, so they are added later, like those of splits.
 struct EntryWork {
   int tiles, passes, splits;  // tiles of 16 entries
-  int warps, warp_memory;     // of a block; warps 0: it does not fit
+  int warps, warp_memory;     // of a block
   bool shared, later;
   int groups() const { return shared ? tiles : (tiles + warps - 1) / warps; }  // blocks for all tiles
 };
@@ -45,12 +45,12 @@ int entry_memory(const HsaStreamProblem& p) {  // of a warp
 
 EntryWork entry_work(const HsaStreamProblem& p, const StreamHeights& heights, int height) {
   EntryWork work{};
-  const int64_t b = p.branching;
+  const int64_t b = heights.branching.value;
   const bool aligned = kTileRows % b == 0 || b % kTileRows == 0;  // tiles do not cut families
   const int64_t families = aligned ? std::max<int64_t>(1, kTileRows / b) : (kTileRows + b - 2) / b + 1;
   const int64_t around = (p.both_sides ? 2 : 1) * (int64_t{heights.near} - 1);
   const int64_t span = std::min(p.tokens, (families + around) * b * heights.size[height] + kTileRows);
-  const int64_t queries = span * (p.heads / p.key_heads);
+  const int64_t queries = span * heights.group.value;
   work.tiles = (heights.nodes[height] + kTileRows - 1) / kTileRows;
   const int tensors = entry_tensors(has_small_heads(p) ? 64 : 128, p.levels);
   work.passes = (p.levels + tensors) / tensors;

@@ -363,8 +363,6 @@ cudaError_t down(const HsaCall& call, WideGradientArgs<T> args, int64_t depth) {
   const cudaError_t e = launch.run(call, hsa_wide_query_kernel<T, D>, (call.p.levels + 1) / 2, args);
   return e != cudaSuccess ? e : launch.run(call, hsa_wide_key_kernel<T, D>, (call.p.levels + 2) / 2, args);
 }
-bool has_small_heads(const HsaProblem& p) { return p.head_size <= 64 && p.value_size <= 64; }
-
 }  // namespace
 
 template <class T>

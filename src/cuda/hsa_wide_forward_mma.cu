@@ -69,8 +69,7 @@ bool hsa_wide_mma_fits(const HsaProblem& p) { return wide_shape(p, kWideTile).co
 
 template <class T>
 cudaError_t hsa_wide_up(const HsaCall& call, const HsaArgs<T>& a, const View& out, int64_t depth) {
-  const bool small = call.p.head_size <= 64 && call.p.value_size <= 64;
-  const auto kernel = small ? hsa_wide_up_kernel<T, 64> : hsa_wide_up_kernel<T, 128>;
+  const auto kernel = has_small_heads(call.p) ? hsa_wide_up_kernel<T, 64> : hsa_wide_up_kernel<T, 128>;
   if (const cudaError_t e = WideLaunch(call, depth).run(call, kernel, 1, a, out); e != cudaSuccess) return e;
   return sum_wide_families(call, a, depth, false);
 }

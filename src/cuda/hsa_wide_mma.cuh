@@ -19,7 +19,7 @@ struct WideShape {
   int columns, memory;  // memory: bytes; columns 0: it does not fit
 };
 inline WideShape wide_shape(const HsaProblem& p, int tile) {
-  const int row = (p.levels + 1) * (p.head_size <= 64 && p.value_size <= 64 ? 64 : 128) * 2;
+  const int row = (p.levels + 1) * (has_small_heads(p) ? 64 : 128) * 2;
   for (const int columns : {64, 32, 16}) {
     const int memory = (tile + columns) * row + columns * 16;
     if (memory <= std::min(shared_memory_per_block(), columns > 16 ? 112 << 10 : 1 << 20)) return {columns, memory};

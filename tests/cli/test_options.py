@@ -91,6 +91,7 @@ def test_bench_records_what_it_measured(home):
     assert bars["hkt_cpu_fwd_l3_over_l1_t2048"] == "<= 1.20"
     assert figures and all(isinstance(value, float) for value in figures.values())
     assert record["command"] == "bench" and record["options"]["rounds"] == 1 and record["options"]["which"] == ["hkt"]
+    assert roofline["device"] == "cpu"
     flat = roofline["kernels"]["hkt_cpu_l1_fwd_fraction_of_sgemm_t2048"]
     assert flat["flops"] == 4 * 8 * 2048 * 2048 * 64 and flat["bytes"] == 4 * 8 * 2048 * 64 * 4  # q, k, v and the output
     assert flat["share"] == pytest.approx(flat["floor_milliseconds"] / flat["milliseconds"])

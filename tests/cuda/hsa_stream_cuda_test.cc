@@ -59,6 +59,7 @@ TEST(HsaStreamCudaAbuse, KernelsAreKnownBeforeAProblemIsFilledIn) {
   p.head_size = p.value_size = 64;
   const cuda::KernelChoice kernels = cuda::hsa_stream_kernels(p);
   EXPECT_EQ(kernels.forward, kernels.backward);
+  EXPECT_EQ(cuda::hsa_stream_backward_workspace(p), 0u);  // of no tokens
 }
 
 TEST(HsaStreamCudaAbuse, HiddenKeysMayHoldAnything) {

@@ -5,7 +5,7 @@ function showBench() {
   const data = page.bench, path = (...rest) => ["bench", ...rest];
   const kernels = Object.keys(at(path("roofline", "kernels")) ?? {});
   if (kernels.length > 0) {
-    section("roofline", "Roofline", "The roof is the rate of a large matrix product by PyTorch's library, and below the ridge that of a copy; both were measured in the same run. FLOPs and bytes are the least that the mathematics asks for: "
+    section("roofline", "Roofline", "The roof is the rate of a large matrix product by PyTorch's library, and below the ridge that of a copy; both were measured by the last command that wrote to this file. FLOPs and bytes are the least that the mathematics asks for: "
       + "a kernel that computes scores twice stands lower, and one that is faster than the library's product stands above the roof.", part => {
       part.append(facts("Ceilings", [["matrix product, TFLOP/s", { path: path("roofline", "flops_per_second"), style: { digits: 2, scale: 1e-12 } }],
         ["copy, GB/s", { path: path("roofline", "bytes_per_second"), style: { digits: 1, scale: 1e-9 } }]]));
