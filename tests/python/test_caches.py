@@ -194,6 +194,10 @@ def test_bad_arguments():
     with pytest.raises(ValueError, match="sequence 1 has 7 tokens and can be cropped to 6 or more"):
         cache.crop([7, 5])
     assert cache.lengths.tolist() == [7, 7]  # a refusal changes nothing
+    hkt.step(x[:, 0], cache)
+    with pytest.raises(ValueError, match="sequence 0 has 8 tokens and can be cropped to 6 or more"):
+        cache.crop(5)  # what the ninth token has overwritten is lost
+    cache.crop(7)
     with pytest.raises(ValueError, match="max_length: expected 2 numbers, one per sequence, got 3"):
         cache.crop([7, 7, 7])
     with pytest.raises(ValueError, match="max_length: expected a whole number, got 1.5"):
