@@ -75,9 +75,11 @@ def test_generates_what_the_parallel_forward_generates(name, way):
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_logits_step_by_step(name, options, attention):
-    """In float64, for a prompt and then one or several tokens at a time, behind left padding."""
+    """For a prompt and then one or several tokens at a time, behind left padding."""
     strata.huggingface.register()
-    model, (prompt, mask) = make(name).double(), prompts()
+    # Transformers' own "eager" makes NaN of padding in float64.
+    dtype, tolerance = (torch.float32, 1e-4) if attention == "eager" else (torch.float64, 1e-9)
+    model, (prompt, mask) = make(name).to(dtype), prompts()
     model.set_attn_implementation(attention)
     ids = torch.cat([prompt, torch.randint(2, 40, (2, 20))], 1)
     mask = torch.cat([mask, torch.ones(2, 20, dtype=torch.long)], 1)
@@ -93,7 +95,7 @@ def test_logits_step_by_step(name, options, attention):
                     ids[:, part], attention_mask=mask[:, :end], position_ids=places[:, part], past_key_values=cache
                 ).logits
                 real = mask[:, part].bool()
-                assert gap(got[real], want[:, part][real]) < 1e-9, (layers, end)
+                assert gap(got[real], want[:, part][real]) < tolerance, (layers, end)
             assert cache.get_seq_length() == 40
 
 
