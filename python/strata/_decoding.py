@@ -37,6 +37,15 @@ def check_history(history: int) -> int:
     return history
 
 
+def chosen_sequences(chosen: list[int], batch: int, device: torch.device) -> Tensor:
+    """Numbers of sequences, rising, as a tensor of the device, which the host does not wait for."""
+    if len(chosen) == batch:
+        return torch.arange(batch, device=device)
+    if device.type != "cuda":
+        return torch.tensor(chosen, device=device)
+    return torch.tensor(chosen, pin_memory=True).to(device, non_blocking=True)
+
+
 # ------------------------------------------------------------------------------------------------- rings
 
 
@@ -117,7 +126,7 @@ def advance(
         if not chosen:
             break
         if len(chosen) < len(sequences):
-            sequences = torch.tensor(chosen, device=x.device)
+            sequences = chosen_sequences(chosen, len(counts), x.device)
         weight = getattr(module, f"filter_{level + 1}")
         states = filter_newest(ring[sequences], lengths[sequences] // 2**level, weight)
     return v
@@ -140,7 +149,8 @@ class DecodingCache:
 
     def _read_host(self) -> None:
         self._counts = [int(count) for count in self.state["lengths"].tolist()]
-        self._floors = [int(floor) for floor in self.state["floors"].tolist()]  # the shortest lengths that crop() reaches
+        # The shortest lengths that crop() reaches.
+        self._floors = [int(floor) for floor in self.state["floors"].tolist()]
         self._history = int(self.state["history"])
 
     @property

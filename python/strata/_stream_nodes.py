@@ -14,10 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strata._decoding import ceil_div, latest_rows
+from strata._decoding import ceil_div, chosen_sequences, latest_rows
 from strata._values import integer, require
 
-KINDS = ("keys", "values", "kappas", "masses")  # (B, H, heights, n b, d), twice, (B, H, heights, n b), (B, heights, n b)
+# (B, H, heights, n b, d), with other channels for the values, (B, H, heights, n b), (B, heights, n b)
+KINDS = ("keys", "values", "kappas", "masses")
 
 
 def heights_of(tokens: int, branching: int) -> int:
@@ -39,7 +40,13 @@ def _log_sizes(heights: int, branching: int, history: int) -> list[int]:
 
 
 def empty_nodes(
-    like: Tensor, dtype: torch.dtype, shape: tuple[int, int, int, int], key_size: int, value_size: int, branching: int, history: int
+    like: Tensor,
+    dtype: torch.dtype,
+    shape: tuple[int, int, int, int],
+    key_size: int,
+    value_size: int,
+    branching: int,
+    history: int,
 ) -> dict[str, Tensor]:
     """Rings and, with a history, logs of zeros. shape: (batch, key heads, heights, near b)."""
     batch, heads, heights, ring = shape
@@ -68,7 +75,13 @@ def reserve_heights(state: dict[str, Tensor], heights: int, branching: int, hist
 
 
 def fill_nodes(
-    state: dict[str, Tensor], k: Tensor, v: Tensor, kappa: Tensor | None, counts: Sequence[int], branching: int, history: int
+    state: dict[str, Tensor],
+    k: Tensor,
+    v: Tensor,
+    kappa: Tensor | None,
+    counts: Sequence[int],
+    branching: int,
+    history: int,
 ) -> None:
     """Fills zeroed rings and logs with what the first `counts` tokens of k, v (B, H, T, d) and kappa (B, H, T) leave behind,
     of every sequence. What lies beyond the counts must be finite."""
@@ -103,7 +116,7 @@ def log_overwritten(state: dict[str, Tensor], counts: Sequence[int], branching: 
     chosen = list(range(len(counts)))
     while chosen:
         log = ceil_div(history, branching**height)
-        sequences = torch.tensor(chosen, device=state["lengths"].device)
+        sequences = chosen_sequences(chosen, len(counts), state["lengths"].device)
         node = state["lengths"][sequences] // branching**height
         _copy(state, "log.", sequences, (offset + node % log,), "", (torch.full_like(node, height), node % ring))
         offset, height = offset + log, height + 1

@@ -61,14 +61,14 @@ class _Nodes(DecodingCache):
         return out.to(q.dtype)
 
 
-class StreamLayer(CacheLayerMixin):  # type: ignore[misc,unused-ignore]
+class StreamLayer(CacheLayerMixin):  # type: ignore[misc,no-untyped-call,unused-ignore]
     """One layer of a StreamCache."""
 
     is_sliding = True  # its mask covers the new tokens only, and never serves the layers that keep all keys
     supports_early_init = False
 
     def __init__(self, injection: Injection, layer: int, history: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call,unused-ignore]
         self._injection, self._layer, self._history = injection, layer, history
         self._seen = 0  # tokens, padding included
         self.nodes: _Nodes | None = None
@@ -112,10 +112,12 @@ class StreamLayer(CacheLayerMixin):  # type: ignore[misc,unused-ignore]
             self.nodes.reorder(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
+        """Every sequence `repeats` times, one behind the other."""
         if self.nodes is not None:
             self.nodes.reorder([n for n in range(len(self.nodes.lengths)) for _ in range(repeats)])
 
     def batch_select_indices(self, indices: Tensor) -> None:
+        """Only these sequences."""
         if self.nodes is not None:
             self.nodes.reorder(indices)
 
@@ -164,17 +166,19 @@ class StreamCache(Cache):  # type: ignore[misc,unused-ignore]
 
     def __init__(self, injection: Injection, layers: int, history: int) -> None:
         chosen = set(injection.layers)
+        all_keys: Any = DynamicLayer
         super().__init__(
-            layers=[StreamLayer(injection, n, history) if n in chosen else DynamicLayer() for n in range(layers)]
+            layers=[StreamLayer(injection, n, history) if n in chosen else all_keys() for n in range(layers)]
         )
 
     @property
     def bytes(self) -> int:
         """The size of all tensors."""
-        total = 0
+        tensors: list[Tensor] = []
+        layer: Any
         for layer in self.layers:
             if isinstance(layer, StreamLayer):
-                total += 0 if layer.nodes is None else layer.nodes.bytes
+                tensors += [] if layer.nodes is None else list(layer.nodes.state.values())
             elif layer.is_initialized:
-                total += sum(x.numel() * x.element_size() for x in (layer.keys, layer.values))
-        return total
+                tensors += [layer.keys, layer.values]
+        return sum(int(tensor.numel()) * tensor.element_size() for tensor in tensors)

@@ -57,7 +57,7 @@ class StrataCache(DecodingCache):
 
     @property
     def _branching(self) -> int:
-        return self.state["masses"].shape[2] // self._near
+        return int(self.state["masses"].shape[2]) // self._near
 
     @classmethod
     def from_prompt(
@@ -72,7 +72,11 @@ class StrataCache(DecodingCache):
             raise ValueError(f"x: expected shape {expected}, got {tuple(x.shape)}")
         near, ring = self._near, self.state["keys"].shape[3]
         fits = near == module.near and ring == module.near * module.branching
-        if not fits or f"level_{module.levels - 1}.key_rows" not in self.state or f"level_{module.levels}.key_rows" in self.state:
+        if (
+            not fits
+            or f"level_{module.levels - 1}.key_rows" not in self.state
+            or f"level_{module.levels}.key_rows" in self.state
+        ):
             raise ValueError(
                 f"cache: expected {module.levels} levels, near = {module.near} and branching = {module.branching} like the "
                 f"module, got near = {near} and {ring} slots of a height; it was made by another one"

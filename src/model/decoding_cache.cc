@@ -119,7 +119,12 @@ Tensor multiples(const std::vector<int64_t>& counts, int64_t divisor, const torc
   for (size_t n = 0; n < counts.size(); ++n) {
     if (counts[n] % divisor == 0) chosen.push_back(static_cast<int64_t>(n));
   }
-  return torch::tensor(chosen, torch::kLong).to(device);
+  if (chosen.size() == counts.size())
+    return torch::arange(static_cast<int64_t>(counts.size()), torch::TensorOptions(device).dtype(torch::kLong));
+  if (!device.is_cuda()) return torch::tensor(chosen, torch::kLong);
+  // From pinned memory, so that the host does not wait.
+  const auto pinned = torch::TensorOptions(torch::kLong).pinned_memory(true);
+  return torch::tensor(chosen, pinned).to(device, torch::kLong, /*non_blocking=*/true);
 }
 
 Tensor latest_rows(const Tensor& newest, int64_t size) {

@@ -1,7 +1,9 @@
 """Decoding caches: steps equal the parallel forward in any order of steps, crops and reorderings, for sequences of different
 lengths; windows drop what no token sees; memory is allocated ahead."""
 
+import os
 import random
+import subprocess
 
 import pytest
 import torch
@@ -26,7 +28,14 @@ HSA = {
 STRATA = {
     "strata": {"branching": 2, "near": 2, "levels": 2},
     "strata, rotary, grouped heads": {"branching": 3, "near": 2, "levels": 3, "rotary": 4, "key_heads": 2},
-    "strata, filtered": {"branching": 2, "near": 3, "levels": 3, "input_filter": True, "positions": "bias", "tables": 2},
+    "strata, filtered": {
+        "branching": 2,
+        "near": 3,
+        "levels": 3,
+        "input_filter": True,
+        "positions": "bias",
+        "tables": 2,
+    },
     "strata, one level": {"branching": 4, "near": 1, "levels": 1},
 }
 EVERY = {**HKT, **HSA, **STRATA}
@@ -221,6 +230,55 @@ def test_bad_arguments():
         strata.HktCache({"lengths": torch.zeros(1)})
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_python_goes_on_from_a_cache_of_cpp(name, tmp_path):
+    module, x = make(name, torch.float32), torch.randn(2, 20, 16)
+    described = {"module": "hkt" if name in HKT else "hsa" if name in HSA else "strata", "prefill": 11}
+    defaults = {"causal": name in HKT, "psd": False, "streaming": True, "tables": 1, "places": 16, "positions": "none"}
+    options = {"key_heads": 4, "taps": 3, "dense_filters": False, "input_filter": False, "normalize": False, **defaults}
+    options |= {"per_level_projections": False, "projection_bias": False, "l2_energy": False, "rotary": 0}
+    options |= {"form": "streaming", "model_size": 16, "heads": 4, **EVERY[name], **described}
+    source, result = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    strata.save_safetensors(source, {"x": x, **module.state_dict()}, options)
+    subprocess.run([os.environ["STRATA_RUN_MODULE"], source, result], check=True)
+    state, _ = strata.load_safetensors(result)
+    if name in HSA:
+        cache = module.start_stream(2, history=4)
+        cache.load_state_dict(state)
+    else:
+        cache = (strata.HktCache if name in HKT else strata.StrataCache)(state)
+    want = module(x)
+    for _ in range(2):
+        for t in range(cache.lengths[0], 20):
+            assert torch.allclose(module.step(x[:, t], cache), want[:, t], atol=1e-4)
+        cache.crop(16)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_steps_read_no_number(name):
+    """On a GPU a number that the host reads stops it until the device is done: a step reads none."""
+    dispatch = pytest.importorskip("torch.utils._python_dispatch")
+
+    class Refuse(dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            name = str(function)
+            assert not any(word in name for word in ("_local_scalar_dense", "nonzero", "masked_select", "_to_cpu")), (
+                name
+            )
+            return function(*args, **(kwargs or {}))
+
+    module = make(name)
+    for starts in ([9, 9], [9, 4]):
+        _, cache = module.prefill(
+            torch.randn(2, 9, 16, dtype=F64), starts, history=3, **({"window": 5} if name in HKT else {})
+        )
+        with Refuse():
+            for _ in range(12):
+                module.step(torch.randn(2, 16, dtype=F64), cache)
+    with Refuse(), pytest.raises(AssertionError):
+        cache.lengths.max().item()
+
+
 @pytest.mark.parametrize("name", ["hkt, rotary, grouped heads", "strata, filtered"])
 @pytest.mark.parametrize("kind", ["module", "autocast"])
 def test_bfloat16(name, kind):
@@ -234,5 +292,7 @@ def test_bfloat16(name, kind):
         assert torch.equal(out, want[:, :14])
         for _ in range(2):
             got = torch.stack([module.step(x[:, t], cache) for t in range(cache.lengths[0], 20)], 1)
-            assert torch.allclose(got, want[:, -got.shape[1] :], atol=0.05), (got - want[:, -got.shape[1] :]).abs().max()
+            assert torch.allclose(got, want[:, -got.shape[1] :], atol=0.05), (
+                (got - want[:, -got.shape[1] :]).abs().max()
+            )
             cache.crop(15)

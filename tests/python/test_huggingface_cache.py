@@ -9,7 +9,9 @@ import strata
 import strata.huggingface
 
 transformers = pytest.importorskip(
-    "transformers", minversion="5.0", reason="streaming caches of Hugging Face models: skipped, they need transformers 5 or later"
+    "transformers",
+    minversion="5.0",
+    reason="streaming caches of Hugging Face models: skipped, they need transformers 5 or later",
 )
 
 MODELS = ["LlamaForCausalLM", "Qwen2ForCausalLM", "GPT2LMHeadModel"]
@@ -113,7 +115,9 @@ def test_crop_and_assisted_decoding():
     """Tokens that a draft got wrong are taken back, as far as the history reaches."""
     model, (ids, _) = make("LlamaForCausalLM").double(), prompts()
     ids = ids[1:]
-    draft = make("LlamaForCausalLM", num_attention_heads=2, num_key_value_heads=1).double()  # other weights, often wrong
+    draft = make(
+        "LlamaForCausalLM", num_attention_heads=2, num_key_value_heads=1
+    ).double()  # other weights, often wrong
     mask = torch.ones_like(ids)
     with strata.inject(model, "all", **SMALL) as injection:
         want = generate(model, ids, mask, past_key_values=injection.cache())
@@ -180,7 +184,7 @@ def test_bfloat16():
 
 @torch.no_grad()
 def test_bad_arguments():
-    model, (ids, mask) = make("LlamaForCausalLM"), prompts()
+    model, (ids, _) = make("LlamaForCausalLM"), prompts()
     with pytest.raises(ValueError, match="near: expected 1 to 2\\^20 for a causal model"):
         strata.inject(model, near=0)
     with pytest.raises(ValueError, match="near: .* 1 for an encoder, got 2"):
@@ -207,5 +211,8 @@ def test_bad_arguments():
         late = injection.cache()
     with pytest.raises(ValueError, match="past_key_values: expected a cache of the injection"):
         model(ids, past_key_values=late)
-    with strata.inject(model, "all"), pytest.raises(ValueError, match="past_key_values: expected a cache of the injection"):
+    with (
+        strata.inject(model, "all"),
+        pytest.raises(ValueError, match="past_key_values: expected a cache of the injection"),
+    ):
         model(ids, past_key_values=late)
