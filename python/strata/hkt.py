@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from strata._values import Integers, compute_type, lengths_tensor, padding_mask
 from strata._values import require as _check
-from strata.hkt_cache import HktCache
+from strata.hkt_cache import HktCache, window_bias
 from strata.ops import causal_filter, hkt_attention
 from strata.rotary import check_rotary, rotate
 
@@ -194,11 +194,29 @@ class HktAttention(nn.Module):
         return out
 
     @torch.no_grad()
-    def prefill(self, x: Tensor, lengths: Integers | None = None) -> tuple[Tensor, HktCache]:
+    def prefill(
+        self,
+        x: Tensor,
+        lengths: Integers | None = None,
+        *,
+        capacity: int = 0,
+        history: int = 0,
+        window: int | None = None,
+    ) -> tuple[Tensor, HktCache]:
         """Runs prompts, x: (B, T, model) with `lengths` (B) real tokens, and fills a cache from which step() goes on.
-        Returns (B, T, model) and the cache. Causal modules only."""
+        Returns (B, T, model) and the cache. Causal modules only.
+
+        capacity  tokens to allocate memory for; it grows by doubling where that is not enough
+        history   how many of the newest tokens cache.crop() may forget; with one level, and neither an input filter nor a
+                  window, it may forget any number
+        window    a token sees itself and at most this many tokens before it; the cache drops those that no token will see
+        """
         _check(self.causal, "prefill: expected a causal module; make it with causal=True")
-        return self.forward(x, lengths), HktCache.from_prompt(self, x, lengths)
+        cache = HktCache.from_prompt(self, x, lengths, capacity=capacity, history=history, window=window)
+        bias = None
+        if window is not None and window + 1 < x.shape[1]:
+            bias = window_bias(x.shape[1], window, cache.state["values"])
+        return self.forward(x, lengths, bias), cache
 
     @torch.no_grad()
     def step(self, x: Tensor, cache: HktCache) -> Tensor:

@@ -9,76 +9,85 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strata._values import Integers, check_lengths, lengths_tensor
-from strata.ops import causal_filter, hkt_decode
+from strata._decoding import (
+    DecodingCache,
+    advance,
+    ceil_div,
+    check_history,
+    host_lengths,
+    latest_rows,
+    newest_of,
+    newest_states,
+    ring_of,
+)
+from strata._values import Integers, compute_type, integer, padding_mask, require
+from strata.ops import hkt_decode
 
 if TYPE_CHECKING:
     from strata.hkt import HktAttention
 
 
-def newest_rows(states: Tensor, counts: Tensor, taps: int) -> Tensor:
-    """Rows n - taps .. n - 1 of each sequence, (B, taps, model), where n differs from sequence to sequence; zeros before
-    row 0."""
-    rows = counts.unsqueeze(1) + torch.arange(-taps, 0, device=counts.device)
-    index = rows.clamp_min(0).unsqueeze(-1).expand(-1, -1, states.shape[2])
-    return states.gather(1, index).masked_fill((rows < 0).unsqueeze(-1), 0.0)
+class HktCache(DecodingCache):
+    """Per level: keys (B, Hk, capacity_l, d), the newest queries (B, H, 1 + h_l, d) and states (B, taps + h_l, model), where
+    h_l = ceil(history / 2^l); and values (B, Hk, capacity, d). Rows lie in rings: row r has slot r mod the number of slots.
 
-
-def push_recent(recent: Tensor, sequences: Tensor, states: Tensor) -> None:
-    """Drops the oldest row of the given sequences and appends a new one."""
-    recent[sequences] = torch.cat([recent[sequences][:, 1:], states.to(recent.dtype).unsqueeze(1)], 1)
-
-
-def filter_newest(recent: Tensor, weight: Tensor) -> Tensor:
-    """The newest row of a filter over the newest states, (B, model)."""
-    return causal_filter(recent, weight, 1)[:, -1]
-
-
-class HktCache:
-    """Per level: keys (B, Hk, capacity, d), the newest query (B, H, 1, d) and the newest states (B, taps, model).
-
-    A coarse key is appended when its anchor, token m 2^l, arrives. Sequences of a batch may have different lengths. The
-    tensors have the types that the module gave them when the cache was made; a step may be made under autocast, or not.
+    A coarse key is appended when its anchor, token m 2^l, arrives. The memory for keys and values is allocated for `capacity`
+    tokens, and doubled when it is full. With a window it is fixed: left + 1 + history tokens, and
+    floor((left + history) / 2^l) + 2 rows of level l, which are those that hold a visible token. Sequences of a batch may
+    have different lengths. The tensors have the types that the module gave them when the cache was made; a step may be made
+    under autocast, or not.
     """
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         """state: what state_dict() returned."""
-        self.state = dict(state)
-        for name in ("lengths", "values", "level_0.keys"):
-            if name not in self.state:
-                raise ValueError(f'HktCache: expected a tensor named "{name}", and there is none')
+        super().__init__(state, ("values", "level_0.keys", "window"))
+
+    def _read_host(self) -> None:
+        super()._read_host()
+        left = int(self.state["window"])
+        self._window = None if left < 0 else left
 
     @classmethod
-    def from_prompt(cls, module: HktAttention, x: Tensor, lengths: Integers | None = None) -> HktCache:
-        """The cache behind prompts x, (B, T, model), of which `lengths` (B) tokens are real."""
-        if lengths is None:
-            counts = torch.full((x.shape[0],), x.shape[1], dtype=torch.int64, device=x.device)
-        else:
-            counts = lengths_tensor(lengths, x.shape[0], x.shape[1])
-            check_lengths(counts, x.shape[1])
-            counts = counts.to(x.device, torch.int64, copy=True)
-        return cls(_state_behind(module, x, counts))
+    def from_prompt(
+        cls,
+        module: HktAttention,
+        x: Tensor,
+        lengths: Integers | None = None,
+        *,
+        capacity: int = 0,
+        history: int = 0,
+        window: int | None = None,
+    ) -> HktCache:
+        """The cache behind prompts x, (B, T, model), of which `lengths` (B) tokens are real. The other arguments are those of
+        HktAttention.prefill."""
+        counts, history = host_lengths(lengths, x), check_history(history)
+        if window is not None:
+            window = integer("window", window)
+            require(window >= 0, f"window: expected 0 or more tokens before the newest, or None for all, got {window}")
+        capacity = integer("capacity", capacity)
+        require(capacity >= 0, f"capacity: expected 0 or more tokens, got {capacity}")
+        cache = cls(_state_behind(module, x, counts, history, window))
+        cache.reserve(capacity)
+        return cache
 
     @property
-    def lengths(self) -> Tensor:
-        """(B) int64: tokens of each sequence."""
-        return self.state["lengths"]
+    def window(self) -> int | None:
+        """How many tokens before the newest are visible; None: all."""
+        return self._window
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Everything as named tensors, for save_safetensors; HktCache(state_dict) restores it."""
-        return {name: tensor.clone() for name, tensor in self.state.items()}
+    def _unlimited(self) -> bool:
+        return self._window is None and "level_1.keys" not in self.state and "inputs" not in self.state
 
     def reserve(self, tokens: int) -> None:
-        """Makes room for sequences of `tokens` tokens; what is there stays."""
+        """Makes room for sequences of `tokens` tokens; what is there stays. A cache with a window has room for any number."""
         held = self.state["values"].shape[2]
-        if held >= tokens:
+        if held >= tokens or self._window is not None:
             return
         capacity = max(tokens, 2 * held, 16)
         for name, tensor in self.state.items():
             if name == "values" or name.endswith(".keys"):
                 level = 0 if name == "values" else int(name[len("level_") : -len(".keys")])
-                room = (capacity + 2**level - 1) // 2**level - tensor.shape[2]
-                self.state[name] = F.pad(tensor, (0, 0, 0, room))
+                self.state[name] = F.pad(tensor, (0, 0, 0, ceil_div(capacity, 2**level) - tensor.shape[2]))
 
     def step(self, module: HktAttention, x: Tensor) -> Tensor:
         """One new token per sequence, x: (B, model) to (B, model); module.step calls it."""
@@ -89,51 +98,86 @@ class HktCache:
             raise ValueError(f"cache: expected {module.levels} levels like the module; it was made by another one")
         if x.shape[0] == 0:
             return x
-        self.reserve(int(self.lengths.max()) + 1)
-        position = self.lengths.clone()
-        sequences = torch.arange(x.shape[0], device=x.device)  # those that get a new state on the current level
-        states = x
-        if module.input_filter:
-            push_recent(self.state["recent_inputs"], sequences, x)
-            states = filter_newest(self.state["recent_inputs"], module.filter_0)
-        v = module.split_heads(module.value(states.unsqueeze(1)), module.key_heads)
-        values = self.state["values"]
-        values[sequences, :, position] = v.squeeze(2).to(values.dtype)
+        self.reserve(max(self._counts) + 1)
 
-        q, k = [], []
-        for level in range(module.levels):
-            keys, queries, recent = (self.state[f"level_{level}.{name}"] for name in ("keys", "queries", "recent"))
-            if len(sequences) > 0:
-                row = position[sequences] // 2**level
-                query, key = module.project(states.unsqueeze(1), level, row.unsqueeze(1))
-                queries[sequences] = query.to(queries.dtype)
-                keys[sequences, :, row] = key.squeeze(2).to(keys.dtype)
-                push_recent(recent, sequences, states)
-                if level + 1 < module.levels:
-                    sequences = sequences[row % 2 == 0]
-                    states = filter_newest(recent[sequences], getattr(module, f"filter_{level + 1}"))
-            q.append(queries)
-            k.append(keys)
+        def take(level: int, sequences: Tensor, row: Tensor, query: Tensor, key: Tensor) -> None:
+            queries, keys = self.state[f"level_{level}.queries"], self.state[f"level_{level}.keys"]
+            queries[sequences, :, row % queries.shape[2]] = query.squeeze(2).to(queries.dtype)
+            keys[sequences, :, row % keys.shape[2]] = key.squeeze(2).to(keys.dtype)
+
+        v = advance(module, self.state, self._counts, x, take)
+        values, newest = self.state["values"], self.lengths.clone()
+        sequences = torch.arange(x.shape[0], device=x.device)
+        values[sequences, :, newest % values.shape[2]] = v.squeeze(2).to(values.dtype)
         self.lengths.add_(1)
-        mixed = hkt_decode(q, k, values, module.mixing_weights(values.dtype), self.lengths)
+        self._count_one()
+        q = [newest_of(self.state[f"level_{level}.queries"], newest // 2**level) for level in range(module.levels)]
+        k = [self.state[f"level_{level}.keys"] for level in range(module.levels)]
+        weights = module.mixing_weights(values.dtype)
+        if self._window is None and x.device.type == "cpu":
+            mixed = hkt_decode(q, k, values, weights, self.lengths)
+        else:
+            mixed = decode_rings(q, k, values, weights, self.lengths, self._window)
         out: Tensor = module.out(mixed.to(v.dtype).reshape(x.shape[0], module.model_size))
         return out
 
 
-def _state_behind(module: HktAttention, x: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-    """The tensors of a cache behind prompts x, (B, T, model), of which `lengths` (B) tokens are real."""
-    state = {"lengths": lengths}
+def decode_rings(
+    q: list[Tensor], k: list[Tensor], v: Tensor, weights: Tensor, lengths: Tensor, window: int | None
+) -> Tensor:
+    """hkt_decode by operators of torch, on any device and without a copy to the host: (B, H, 1, dv) for q: (B, H, 1, d),
+    rings k: (B, Hk, capacity_l, d) and v: (B, Hk, capacity, dv). Of tokens before the newest only `window` are visible.
+
+        S_j = s sum_l a_l <q^(l), k^(l)_{j >> l}>     for the token j of each slot of v
+    """
+    batch, heads, _, size = q[0].shape
+    key_heads, compute = v.shape[1], compute_type(v.dtype)
+    newest = (lengths - 1).unsqueeze(1)
+    tokens = latest_rows(lengths - 1, v.shape[2])  # (B, capacity)
+    scores = torch.zeros((), dtype=compute, device=v.device)
+    for level, (query, key) in enumerate(zip(q, k, strict=True)):
+        a = weights[:, level].to(compute).view(1, key_heads, heads // key_heads, 1)
+        grouped = query.to(compute).view(batch, key_heads, heads // key_heads, size)
+        products = a * torch.matmul(grouped, key.to(compute).transpose(2, 3))  # (B, Hk, G, capacity_l)
+        if level > 0:
+            slots = (tokens.clamp_min(0) // 2**level) % key.shape[2]
+            products = products.gather(3, slots.view(batch, 1, 1, -1).expand(*products.shape[:3], -1))
+        scores = scores + products
+    visible = tokens >= (0 if window is None else (newest - window).clamp_min(0))
+    scores = (scores * size**-0.5).masked_fill(~visible.view(batch, 1, 1, -1), -float("inf"))
+    return torch.matmul(torch.softmax(scores, -1), v.to(compute)).view(batch, heads, 1, v.shape[3]).to(v.dtype)
+
+
+def window_bias(tokens: int, window: int, like: Tensor) -> Tensor:
+    """(1, 1, T, T): -inf where a token lies more than `window` before the row, 0 elsewhere; with type and device of `like`."""
+    at = torch.arange(tokens, device=like.device)
+    hidden = at < (at - window).unsqueeze(1)
+    return torch.zeros(hidden.shape, dtype=like.dtype, device=like.device).masked_fill(hidden, -float("inf"))[
+        None, None
+    ]
+
+
+def _state_behind(
+    module: HktAttention, x: Tensor, counts: list[int], history: int, window: int | None
+) -> dict[str, Tensor]:
+    """The tensors of a cache behind prompts x, (B, T, model), of which `counts` tokens are real."""
+    lengths = torch.tensor(counts, dtype=torch.int64).to(x.device)
+    x = x.masked_fill(padding_mask(lengths, x).unsqueeze(-1), 0.0)
     if x.shape[1] == 0:  # a prompt of no tokens has no states to gather from; one row of zeros stands in
         x = x.new_zeros(x.shape[0], 1, x.shape[2])
     states = module.pyramid(x)
+    state = newest_states(module, x, states, lengths, history)
     for level, rows in enumerate(states):
         q, k = module.project(rows, level)
-        counts = (lengths + 2**level - 1) // 2**level
-        last = (counts - 1).clamp_min(0).view(-1, 1, 1, 1).expand(-1, q.shape[1], 1, q.shape[3])
+        newest = (lengths - 1).div(2**level, rounding_mode="floor")
+        if window is not None:
+            k = ring_of(k, newest, (window + history) // 2**level + 2 if level > 0 else window + history + 1)
         state[f"level_{level}.keys"] = k.contiguous()
-        state[f"level_{level}.queries"] = q.gather(2, last)
-        state[f"level_{level}.recent"] = newest_rows(rows, counts, module.taps).to(module.level_logits.dtype)
-    if module.input_filter:
-        state["recent_inputs"] = newest_rows(x, lengths, module.taps).to(module.level_logits.dtype)
-    state["values"] = module.split_heads(module.value(states[0]), module.key_heads).contiguous()
+        state[f"level_{level}.queries"] = ring_of(q, newest, 1 + ceil_div(history, 2**level))
+    v = module.split_heads(module.value(states[0]), module.key_heads)
+    state["values"] = (v if window is None else ring_of(v, lengths - 1, window + history + 1)).contiguous()
+    unlimited = window is None and module.levels == 1 and not module.input_filter
+    state["floors"] = torch.tensor([0 if unlimited else max(0, count - history) for count in counts])
+    state["history"], state["window"] = torch.tensor([history]), torch.tensor([-1 if window is None else window])
+    state["lengths"] = lengths
     return state

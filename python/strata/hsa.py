@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from strata._values import Integers, check_lengths, compute_type, lengths_tensor, padding_mask, require
+from strata._decoding import host_lengths
 from strata.hsa_cache import HsaStreamCache
 from strata.hsa_ops import hsa_attention, hsa_stream_attention
 from strata.ops import sinusoidal_positions
@@ -205,20 +206,27 @@ class HsaAttention(nn.Module):
             return hsa_stream_attention(q, k, v, self.branching, **options)[0]
         return hsa_attention(q, k, v, trees, causal=self.causal, **options)[0]
 
-    def start_stream(self, batch: int, capacity: int = 10) -> HsaStreamCache:
-        """An empty cache for step(), for fewer than b^capacity tokens."""
+    def start_stream(self, batch: int, capacity: int = 10, history: int = 0) -> HsaStreamCache:
+        """An empty cache for step(); capacity and history as in prefill()."""
         if not self.streaming:
             raise ValueError("start_stream: expected the streaming form; create the module with streaming=True")
-        return HsaStreamCache(self, batch, capacity)
+        return HsaStreamCache(self, batch, capacity, history)
 
     @torch.no_grad()
-    def prefill(self, x: Tensor, lengths: Integers | None = None, capacity: int = 10) -> tuple[Tensor, HsaStreamCache]:
+    def prefill(
+        self, x: Tensor, lengths: Integers | None = None, capacity: int = 10, history: int = 0
+    ) -> tuple[Tensor, HsaStreamCache]:
         """Runs prompts, x: (B, T, model) with `lengths` (B) real tokens, and fills a cache from which step() goes on.
-        Returns (B, T, model) and the cache, for fewer than b^capacity tokens. Streaming form only."""
-        cache = self.start_stream(x.shape[0], capacity)
+        Returns (B, T, model) and the cache. Streaming form only.
+
+        capacity  heights to allocate memory for, enough for fewer than b^capacity tokens; a longer stream adds some
+        history   how many of the newest tokens cache.crop() may forget
+        """
+        cache = self.start_stream(x.shape[0], capacity, history)
         out = self.forward(x, lengths=lengths)
-        counts = lengths_tensor([x.shape[1]] * x.shape[0] if lengths is None else lengths, x.shape[0], x.shape[1])
-        _, k, v = self.project(x.masked_fill(padding_mask(counts, x).unsqueeze(-1), 0.0))
+        counts = host_lengths(lengths, x)
+        hidden = padding_mask(torch.tensor(counts, dtype=torch.int64), x).unsqueeze(-1)
+        _, k, v = self.project(x.masked_fill(hidden, 0.0))
         cache.fill(k, v, self.key_bias(k), counts)
         return out, cache
 

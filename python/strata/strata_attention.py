@@ -130,21 +130,26 @@ class StrataAttention(HktAttention):
         both_sides = self.form == "both sides"
         return hsa_stream_attention(q, k, v, self.branching, near=self.near, both_sides=both_sides, **options)[0]
 
-    def start_stream(self, batch: int, capacity: int = 10) -> StrataCache:
-        """An empty cache for step(), for fewer than b^capacity tokens. Streaming form only."""
-        cache: StrataCache = self.prefill(self.level_logits.new_zeros(batch, 0, self.model_size), capacity=capacity)[1]
+    def start_stream(self, batch: int, capacity: int = 10, history: int = 0) -> StrataCache:
+        """An empty cache for step(); capacity and history as in prefill(). Streaming form only."""
+        none = self.level_logits.new_zeros(batch, 0, self.model_size)
+        cache: StrataCache = self.prefill(none, capacity=capacity, history=history)[1]
         return cache
 
     @torch.no_grad()
     def prefill(  # type: ignore[override,unused-ignore]
-        self, x: Tensor, lengths: Integers | None = None, capacity: int = 10
+        self, x: Tensor, lengths: Integers | None = None, capacity: int = 10, history: int = 0
     ) -> tuple[Tensor, StrataCache]:
         """Runs prompts, x: (B, T, model) with `lengths` (B) real tokens, and fills a cache from which step() goes on.
-        Returns (B, T, model) and the cache, for fewer than b^capacity tokens. Streaming form only."""
+        Returns (B, T, model) and the cache. Streaming form only.
+
+        capacity  heights to allocate memory for, enough for fewer than b^capacity tokens; a longer stream adds some
+        history   how many of the newest tokens cache.crop() may forget
+        """
         require(
             self.form == "streaming", 'prefill: expected the streaming form; create the module with form="streaming"'
         )
-        cache = StrataCache.from_prompt(self, x, lengths, capacity)
+        cache = StrataCache.from_prompt(self, x, lengths, capacity, history)
         return (self.forward(x, lengths=lengths) if x.shape[1] > 0 else x), cache
 
     @torch.no_grad()

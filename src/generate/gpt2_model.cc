@@ -1,7 +1,10 @@
+#include <limits>
+
 #include "generate/language_model.h"
 #include "hub/pretrained.h"
 #include "inject/selection.h"
 #include "model/hsa_attention.h"
+#include "strata/hsa_stream.h"
 #include "tokenizer/tokenizer.h"
 #include "torch/hsa_op.h"
 #include "util/error.h"
@@ -10,6 +13,8 @@ namespace strata {
 namespace {
 
 using torch::Tensor;
+
+constexpr int64_t kRoom = 64;  // tokens that a cache has memory for at first
 
 class Gpt2 : public LanguageModel {
  public:
@@ -41,7 +46,7 @@ class Gpt2 : public LanguageModel {
   CacheSize cache() const override {
     int64_t sum = 0;
     for (size_t layer = 0; layer < streams_.size(); ++layer) {
-      const HsaStreamState& s = streams_[layer];
+      const HsaStreamCache& s = streams_[layer];
       const std::vector<Tensor> kept = streaming_[layer] ? std::vector{s.keys, s.values, s.kappas, s.masses}
                                                          : std::vector{keys_[layer], values_[layer]};
       for (const Tensor& tensor : kept) sum += tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
@@ -66,35 +71,50 @@ class Gpt2 : public LanguageModel {
   }
 
  private:
-  // Softmax over all keys so far. The kernel reads a prompt; a single token is one row of scores.
+  // Softmax over all keys so far. The kernel reads a prompt; rows behind it are scored against the cached keys. Memory
+  // is doubled when it is full.
   Tensor attend(int64_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths) {
-    if (length_ == 0) {
-      keys_[layer] = k.contiguous();
-      values_[layer] = v.contiguous();
-      return softmax_attention(true)(layer, q, k, v, lengths);
+    const int64_t rows = k.size(2), total = length_ + rows;
+    auto append = [&](Tensor& cached, const Tensor& added) {
+      const int64_t held = cached.defined() ? cached.size(2) : 0;
+      if (held < total) {
+        const int64_t capacity = std::min(std::max({total, 2 * held, kRoom}), std::max(total, longest()));
+        const Tensor larger = torch::zeros({added.size(0), added.size(1), capacity, added.size(3)}, added.options());
+        if (length_ > 0) larger.narrow(2, 0, length_).copy_(cached.narrow(2, 0, length_));
+        cached = larger;
+      }
+      cached.narrow(2, length_, rows).copy_(added);
+      return cached.narrow(2, 0, total);
+    };
+    const Tensor keys = append(keys_[layer], k), values = append(values_[layer], v);
+    if (length_ == 0) return softmax_attention(true)(layer, q, k, v, lengths);
+    Tensor scores = torch::matmul(q, keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(3)));
+    if (rows > 1) {
+      const Tensor later = torch::ones({rows, total}, torch::kBool).triu(length_ + 1);
+      scores = scores.masked_fill(later, -std::numeric_limits<double>::infinity());
     }
-    keys_[layer] = torch::cat({keys_[layer], k}, 2);
-    values_[layer] = torch::cat({values_[layer], v}, 2);
-    const Tensor scores = torch::matmul(q, keys_[layer].transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(3)));
-    return torch::matmul(torch::softmax(scores, -1), values_[layer]);
+    return torch::matmul(torch::softmax(scores, -1), values);
   }
 
+  // The parallel form reads a prompt and fills the cache; rows behind it are steps.
   Tensor stream(int64_t layer, const Tensor& q, const Tensor& k, const Tensor& v) {
-    HsaStreamState& state = streams_[layer];
+    HsaStreamCache& cache = streams_[layer];
     HsaStreamOptions options;
     options.branching = branching_;
-    if (!state.keys.defined()) {
+    if (length_ == 0) {
       const int64_t H = q.size(1), d = q.size(3);
-      int64_t heights = 1;  // enough for every position of the model
-      for (int64_t room = branching_; room < longest(); room *= branching_) ++heights;
-      state = {torch::zeros({1, H, heights, branching_, d}), torch::zeros({1, H, heights, branching_, d}),
-               torch::zeros({1, H, heights, branching_}), torch::zeros({1, heights, branching_}),
-               torch::zeros({1}, torch::kLong)};
+      const int64_t heights = hsa_stream_heights(longest(), static_cast<int>(branching_));
+      cache = HsaStreamCache::empty({1, H, branching_, /*near=*/1, d, d}, heights, /*history=*/0, k.options());
+      cache.fill(k, v, {}, {k.size(2)});
+      return std::get<0>(hsa_stream_attention(q, k, v, options));
     }
     std::vector<Tensor> rows;
     for (int64_t t = 0; t < q.size(2); ++t) {
+      cache.before_step();
+      HsaStreamState state{cache.keys, cache.values, cache.kappas, cache.masses, cache.lengths};
       rows.push_back(hsa_stream_step(q.select(2, t).contiguous(), k.select(2, t).contiguous(),
                                      v.select(2, t).contiguous(), state, options));
+      cache.count_one();
     }
     return torch::stack(rows, 2);
   }
@@ -103,8 +123,8 @@ class Gpt2 : public LanguageModel {
   Tokenizer tokenizer_;
   std::vector<bool> streaming_;
   int64_t branching_, end_ = -1, length_ = 0;
-  std::vector<Tensor> keys_, values_;  // (1, heads, tokens, channels), of each layer with softmax
-  std::vector<HsaStreamState> streams_;
+  std::vector<Tensor> keys_, values_;  // (1, heads, capacity, channels), of each layer with softmax
+  std::vector<HsaStreamCache> streams_;
 };
 
 }  // namespace

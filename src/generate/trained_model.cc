@@ -49,8 +49,7 @@ class Trained : public LanguageModel {
     return size;
   }
   Tensor read(const std::vector<int64_t>& tokens) override {
-    Tensor logits;
-    for (const int64_t token : tokens) logits = loaded_.model->step(token, stream_);
+    const Tensor logits = loaded_.model->read(tokens, stream_);
     read_ += static_cast<int64_t>(tokens.size());
     return logits;
   }

@@ -13,12 +13,17 @@
 namespace strata {
 namespace {
 
-// A module with its cache; state() of both kinds of cache names the tensors.
+// A module with its cache; state() of every kind of cache names the tensors.
 template <class Module, class Cache>
 class CachedStream : public AttentionStream {
  public:
   CachedStream(Module module, Cache cache) : module_(std::move(module)), cache_(std::move(cache)) {}
   torch::Tensor step(const torch::Tensor& x) override { return module_->step(x, cache_); }
+  torch::Tensor prefill(const torch::Tensor& x) override {
+    torch::Tensor y;
+    std::tie(y, cache_) = module_->prefill(x);
+    return y;
+  }
   int64_t bytes() const override {
     int64_t bytes = 0;
     for (const auto& [name, tensor] : cache_.state()) bytes += static_cast<int64_t>(tensor.nbytes());
@@ -58,11 +63,6 @@ AttentionModule make_hkt(const ModelConfig& c, const ModelShape& shape, int64_t 
 
 constexpr int64_t kHeights = 8;  // that have position terms in the forms without a tree of the data
 
-// Heights that a cache has room for: a stream of a trillion tokens.
-int64_t stream_heights(const ModelConfig& c) {
-  return hsa_stream_heights(int64_t{1} << 40, static_cast<int>(c.branching));
-}
-
 // (B, T): 1 for real tokens, 0 for padding.
 torch::Tensor real_tokens(const torch::Tensor& x, const torch::Tensor& lengths) {
   const torch::Tensor place = torch::arange(x.size(1), lengths.options());
@@ -90,9 +90,8 @@ AttentionModule make_strata(const ModelConfig& c, const ModelShape& shape) {
             if (form == StrataForm::kBothSides) return module->forward(x, {}, real_tokens(x, input.lengths));
             return module->forward(x, input.trees);
           },
-          [module, heights = stream_heights(c)]() mutable -> std::unique_ptr<AttentionStream> {
-            return std::make_unique<CachedStream<StrataAttention, StrataCache>>(module,
-                                                                                module->start_stream(1, heights));
+          [module]() mutable -> std::unique_ptr<AttentionStream> {
+            return std::make_unique<CachedStream<StrataAttention, StrataCache>>(module, module->start_stream(1));
           }};
 }
 
@@ -124,9 +123,8 @@ AttentionModule make_hsa(const ModelConfig& c, const ModelShape& shape) {
   HsaAttention module(options);
   return {module.ptr(),
           [module](const torch::Tensor& x, const ModelInput& input) mutable { return module->forward(x, input.trees); },
-          [module, heights = stream_heights(c)]() mutable -> std::unique_ptr<AttentionStream> {
-            return std::make_unique<CachedStream<HsaAttention, HsaStreamCache>>(module,
-                                                                                module->start_stream(1, heights));
+          [module]() mutable -> std::unique_ptr<AttentionStream> {
+            return std::make_unique<CachedStream<HsaAttention, HsaStreamCache>>(module, module->start_stream(1));
           }};
 }
 
@@ -153,6 +151,12 @@ std::map<std::string, AttentionKind>& kinds() {
 }
 
 }  // namespace
+
+torch::Tensor AttentionStream::prefill(const torch::Tensor& x) {
+  std::vector<torch::Tensor> rows;
+  for (int64_t t = 0; t < x.size(1); ++t) rows.push_back(step(x.select(1, t)));
+  return rows.empty() ? x : torch::stack(rows, 1);
+}
 
 void register_attention(const std::string& name, AttentionKind kind) {
   if (kinds().emplace(name, std::move(kind)).second) attention_names().push_back(name);

@@ -23,7 +23,10 @@ class AttentionStream {
  public:
   virtual ~AttentionStream() = default;
   virtual torch::Tensor step(const torch::Tensor& x) = 0;  // (1, model) to (1, model)
-  virtual int64_t bytes() const = 0;                       // size of its cache
+  // Reads a prompt, (1, T, model) to (1, T, model), into an empty stream; step by step where a stream has nothing
+  // better.
+  virtual torch::Tensor prefill(const torch::Tensor& x);
+  virtual int64_t bytes() const = 0;  // size of its cache
 };
 
 struct AttentionModule {

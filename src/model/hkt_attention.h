@@ -6,11 +6,10 @@
 #include <functional>
 #include <vector>
 
+#include "hkt_cache.h"
 #include "strata/export.h"
 
 namespace strata {
-
-class HktCache;
 
 struct HktAttentionOptions {
   HktAttentionOptions(int64_t model_size, int64_t heads) : model_size_(model_size), heads_(heads) {}
@@ -55,7 +54,8 @@ class STRATA_API HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl
   // Runs the prompts x (B, T, model) through forward() and fills a cache from which step() goes on. Causal modules
   // only.
   std::pair<torch::Tensor, HktCache> prefill(const torch::Tensor& x,
-                                             const c10::optional<torch::Tensor>& lengths = c10::nullopt);
+                                             const c10::optional<torch::Tensor>& lengths = c10::nullopt,
+                                             const HktCacheOptions& cache = {});
   // One new token per sequence, x: (B, model). Equals the last row of the parallel forward, to rounding. No gradients.
   torch::Tensor step(const torch::Tensor& x, HktCache& cache);
 
@@ -83,17 +83,17 @@ class STRATA_API HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl
   };
   Projected project_all(const torch::Tensor& x);
 
-  // The rows that one new token x (B, model) at `position` (B) adds to the pyramid: take(level, sequences, row, q, k)
+  // The rows that one new token x (B, model) at the lengths `at` adds to the pyramid: take(level, sequences, row, q, k)
   // for every level, with the sequences that get a new row there, (n), its number and its q and k, (n, H, 1, d).
-  // `recent` are the newest states of a level, (B, taps, model), `recent_inputs` those before the input filter; both
-  // are updated. Returns v (B, Hk, 1, d).
+  // `states` are the newest states of a level, (B, taps + .., model), `inputs` those before the input filter; both are
+  // rings, and updated. Returns v (B, Hk, 1, d).
   using TakeRow = std::function<void(int64_t level, const torch::Tensor& sequences, const torch::Tensor& row,
                                      const torch::Tensor& q, const torch::Tensor& k)>;
-  torch::Tensor advance(const torch::Tensor& x, const torch::Tensor& position, torch::Tensor& recent_inputs,
-                        const std::function<torch::Tensor&(int64_t level)>& recent, const TakeRow& take);
+  torch::Tensor advance(const torch::Tensor& x, const CacheLengths& at, torch::Tensor& inputs,
+                        const std::function<torch::Tensor&(int64_t level)>& states, const TakeRow& take);
   // The newest states of every level behind prompts x with `lengths` (B) tokens, as `advance` keeps them.
-  std::vector<torch::Tensor> recent_states(const torch::Tensor& x, const torch::Tensor& lengths,
-                                           torch::Tensor& recent_inputs) const;
+  std::vector<torch::Tensor> newest_states(const torch::Tensor& x, const torch::Tensor& lengths, int64_t history,
+                                           torch::Tensor& inputs) const;
 
   int64_t key_heads() const { return options.key_heads() == 0 ? options.heads() : options.key_heads(); }
   torch::Tensor split_heads(const torch::Tensor& x, int64_t heads) const;

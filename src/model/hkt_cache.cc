@@ -1,7 +1,7 @@
 // Decoding: prefill() and step() of the module, and the cache between them (docs/MATH.md, section 1.5).
 #include "model/hkt_cache.h"
 
-#include <map>
+#include <cmath>
 
 #include "model/hkt_attention.h"
 #include "strata/hkt.h"
@@ -13,38 +13,60 @@ namespace {
 using torch::Tensor;
 using torch::indexing::Slice;
 
-// Rows n - taps .. n - 1 of each sequence of states (B, T, C), where n = counts[b]; rows before 0 are zeros.
-Tensor newest_rows(const Tensor& states, const Tensor& counts, int64_t taps) {
-  const Tensor rows = counts.unsqueeze(1) + torch::arange(-taps, 0, counts.options());  // (B, taps)
-  const Tensor index = rows.clamp_min(0).unsqueeze(-1).expand({-1, -1, states.size(2)});
-  return states.gather(1, index).masked_fill(rows.lt(0).unsqueeze(-1), 0.0);
-}
-
-// Rows of level l of sequences of these lengths: ceil(length / 2^l).
-Tensor level_counts(const Tensor& lengths, int64_t l) {
-  return (lengths + ((int64_t{1} << l) - 1)).div(int64_t{1} << l, "floor");
-}
-
 Tensor with_capacity(const Tensor& cached, int64_t capacity) {
   if (cached.size(2) >= capacity) return cached;
   return torch::constant_pad_nd(cached, {0, 0, 0, capacity - cached.size(2)});
 }
 
-// Drops the oldest row of the given sequences and appends a new one: `recent` is (B, taps, C), `states` (n, C).
-void push_recent(Tensor& recent, const Tensor& sequences, const Tensor& states) {
-  const Tensor kept = recent.index_select(0, sequences).narrow(1, 1, recent.size(1) - 1);
-  recent.index_copy_(0, sequences, torch::cat({kept, states.unsqueeze(1)}, 1));
+// The newest row of level l of sequences of these lengths; -1 of empty ones.
+Tensor newest_row(const Tensor& lengths, int64_t l) { return (lengths - 1).div(int64_t{1} << l, "floor"); }
+
+torch::ScalarType compute_type(torch::ScalarType type) {
+  return type == torch::kDouble ? torch::kDouble : torch::kFloat;
 }
 
-// The filter's output at the newest row: the window holds exactly `taps` rows, so it is the last output of stride 1.
-Tensor filter_newest(const Tensor& recent, const Tensor& filter) {
-  return causal_filter(recent, filter, 1).select(1, recent.size(1) - 1);
+// hkt_decode by operators of torch, on any device and without a copy to the host: (B, H, 1, dv) for q: (B, H, 1, d),
+// rings k: (B, Hk, capacity_l, d) and v: (B, Hk, capacity, dv). Of the tokens before the newest only `window` are seen.
+//
+//   S_j = s sum_l a_l <q^(l), k^(l)_{j >> l}>      for the token j of each slot of v
+Tensor decode_rings(const std::vector<Tensor>& q, const std::vector<Tensor>& k, const Tensor& v, const Tensor& weights,
+                    const Tensor& lengths, int64_t window) {
+  const int64_t B = v.size(0), Hk = v.size(1), group = q[0].size(1) / Hk, d = q[0].size(3);
+  const auto compute = compute_type(v.scalar_type());
+  const Tensor tokens = latest_rows(lengths - 1, v.size(2));  // (B, capacity)
+  Tensor scores;
+  for (size_t l = 0; l < q.size(); ++l) {
+    const Tensor grouped = q[l].to(compute).reshape({B, Hk, group, d});
+    const Tensor a = weights.select(1, static_cast<int64_t>(l)).to(compute).view({1, Hk, group, 1});
+    Tensor products = a * torch::matmul(grouped, k[l].to(compute).transpose(2, 3));  // (B, Hk, G, capacity_l)
+    if (l > 0) {
+      const Tensor slots = tokens.clamp_min(0).div(int64_t{1} << l, "floor").remainder(k[l].size(2));
+      products = products.gather(3, slots.view({B, 1, 1, -1}).expand({-1, Hk, group, -1}));
+    }
+    scores = l == 0 ? products : scores + products;
+  }
+  Tensor hidden = tokens.lt(0);
+  if (window >= 0) hidden = hidden.logical_or(tokens < (lengths - 1 - window).unsqueeze(1));
+  scores = (scores / std::sqrt(static_cast<double>(d)))
+               .masked_fill(hidden.view({B, 1, 1, -1}), -std::numeric_limits<double>::infinity());
+  return torch::matmul(torch::softmax(scores, -1), v.to(compute))
+      .reshape({B, Hk * group, 1, v.size(3)})
+      .to(v.scalar_type());
+}
+
+// (1, 1, T, T): -inf where a token lies more than `window` before the row, 0 elsewhere.
+Tensor window_bias(int64_t tokens, int64_t window, const Tensor& like) {
+  const Tensor at = torch::arange(tokens, like.options().dtype(torch::kLong));
+  const Tensor hidden = at < (at - window).unsqueeze(1);
+  return torch::zeros({tokens, tokens}, like.options())
+      .masked_fill(hidden, -std::numeric_limits<double>::infinity())
+      .view({1, 1, tokens, tokens});
 }
 
 }  // namespace
 
 void HktCache::reserve(int64_t tokens) {
-  if (values.size(2) >= tokens) return;
+  if (window >= 0 || values.size(2) >= tokens) return;
   const int64_t capacity = std::max<int64_t>({tokens, 2 * values.size(2), 16});
   values = with_capacity(values, capacity);
   for (size_t l = 0; l < levels.size(); ++l) {
@@ -52,87 +74,114 @@ void HktCache::reserve(int64_t tokens) {
   }
 }
 
-std::vector<std::pair<std::string, Tensor>> HktCache::state() const {
-  std::vector<std::pair<std::string, Tensor>> named = {{"lengths", lengths}, {"values", values}};
-  if (recent_inputs.defined()) named.emplace_back("recent_inputs", recent_inputs);
+void HktCache::reorder(const std::vector<int64_t>& indices) {
+  const Tensor chosen = reorder_lengths(indices);
+  values = values.index_select(0, chosen);
+  if (inputs.defined()) inputs = inputs.index_select(0, chosen);
+  for (Level& level : levels) {
+    level = {level.keys.index_select(0, chosen), level.queries.index_select(0, chosen),
+             level.states.index_select(0, chosen)};
+  }
+}
+
+CacheState HktCache::state() const {
+  CacheState named = {{"values", values}, {"window", torch::tensor({window})}};
+  add_state(named);
+  if (inputs.defined()) named.emplace_back("inputs", inputs);
   for (size_t l = 0; l < levels.size(); ++l) {
     const std::string prefix = "level_" + std::to_string(l) + ".";
     named.emplace_back(prefix + "keys", levels[l].keys);
     named.emplace_back(prefix + "queries", levels[l].queries);
-    named.emplace_back(prefix + "recent", levels[l].recent);
+    named.emplace_back(prefix + "states", levels[l].states);
   }
   return named;
 }
 
-HktCache HktCache::from_state(const std::vector<std::pair<std::string, Tensor>>& state) {
-  const std::map<std::string, Tensor> named(state.begin(), state.end());
-  auto take = [&](const std::string& name) {
-    const auto found = named.find(name);
-    TORCH_CHECK(found != named.end(), "HktCache: expected a tensor named \"", name,
-                "\", found none; was this state written by HktCache::state()?");
-    return found->second.clone();
-  };
+HktCache HktCache::from_state(const CacheState& state) {
+  const char* kName = "HktCache";
   HktCache cache;
-  cache.lengths = take("lengths");
-  cache.values = take("values");
-  if (named.count("recent_inputs") > 0) cache.recent_inputs = take("recent_inputs");
-  for (int l = 0; named.count("level_" + std::to_string(l) + ".keys") > 0; ++l) {
+  const bool unlimited = !has_tensor(state, "inputs") && !has_tensor(state, "level_1.keys");
+  cache.take_state(state, kName);
+  cache.values = take_tensor(state, "values", kName);
+  const Tensor window = take_tensor(state, "window", kName);
+  TORCH_CHECK(window.numel() == 1 && window.scalar_type() == torch::kLong, "HktCache: window: expected one int64");
+  cache.window = window.item<int64_t>();
+  if (unlimited && cache.window < 0)
+    cache.begin(cache.counts(), cache.history(), /*unlimited=*/true, cache.lengths.device());
+  if (has_tensor(state, "inputs")) cache.inputs = take_tensor(state, "inputs", kName);
+  for (int l = 0; has_tensor(state, "level_" + std::to_string(l) + ".keys"); ++l) {
     const std::string prefix = "level_" + std::to_string(l) + ".";
-    cache.levels.push_back({take(prefix + "keys"), take(prefix + "queries"), take(prefix + "recent")});
+    cache.levels.push_back({take_tensor(state, prefix + "keys", kName), take_tensor(state, prefix + "queries", kName),
+                            take_tensor(state, prefix + "states", kName)});
   }
   return cache;
 }
 
-std::pair<Tensor, HktCache> HktAttentionImpl::prefill(const Tensor& x, const c10::optional<Tensor>& lengths) {
+std::pair<Tensor, HktCache> HktAttentionImpl::prefill(const Tensor& x, const c10::optional<Tensor>& lengths,
+                                                      const HktCacheOptions& o) {
   TORCH_CHECK(options.causal(), "prefill: expected a causal module; create it with causal(true)");
+  TORCH_CHECK(o.window() >= -1, "window: expected 0 or more tokens before the newest, or -1 for all, got ", o.window());
+  TORCH_CHECK(o.capacity() >= 0, "capacity: expected 0 or more tokens, got ", o.capacity());
   torch::NoGradGuard no_grad;
-  const Tensor y = forward(x, lengths);
+  const int64_t window = o.window(), history = o.history();
+  const bool windowed = window >= 0;
   HktCache cache;
-  const int64_t B = x.size(0);
-  cache.lengths = lengths.has_value() ? lengths->to(torch::kLong).clone()
-                                      : torch::full({B}, x.size(1), x.options().dtype(torch::kLong));
-  const std::vector<Tensor> recent = recent_states(x, cache.lengths, cache.recent_inputs);
+  cache.window = window;
+  cache.begin(prompt_lengths(x, lengths), history, !windowed && options.levels() == 1 && !options.input_filter(),
+              x.device());
   // An empty prompt has no rows to gather from; use one of zeros instead.
-  const Projected p = project_all(x.size(1) > 0 ? x : torch::zeros({B, 1, x.size(2)}, x.options()));
+  const Tensor real =
+      x.size(1) > 0 ? without_padding(x, cache.lengths) : torch::zeros({x.size(0), 1, x.size(2)}, x.options());
+  const std::vector<Tensor> states = newest_states(real, cache.lengths, history, cache.inputs);
+  const Projected p = project_all(real);
   for (int64_t l = 0; l < options.levels(); ++l) {
-    const Tensor counts = level_counts(cache.lengths, l);
-    const Tensor last = (counts - 1).clamp_min(0).view({B, 1, 1, 1}).expand({-1, p.q[l].size(1), 1, p.q[l].size(3)});
-    cache.levels.push_back({p.k[l].contiguous(), p.q[l].gather(2, last), recent[l]});
+    const Tensor newest = newest_row(cache.lengths, l);
+    const int64_t slots = window + history + 1, rows = l == 0 ? slots : ((window + history) >> l) + 2;
+    cache.levels.push_back({windowed ? ring_of(p.k[l], newest, rows) : p.k[l].contiguous(),
+                            ring_of(p.q[l], newest, 1 + ceil_div(history, int64_t{1} << l)), states[l]});
+    if (l == 0) cache.values = windowed ? ring_of(p.v, newest, slots) : p.v.contiguous();
   }
-  cache.values = p.v.contiguous();
-  return {y, cache};
+  cache.reserve(o.capacity());
+  c10::optional<Tensor> bias;
+  if (windowed && window + 1 < x.size(1)) bias = window_bias(x.size(1), window, p.v);
+  return {forward(x, lengths, bias), cache};
 }
 
-std::vector<Tensor> HktAttentionImpl::recent_states(const Tensor& x, const Tensor& lengths,
-                                                    Tensor& recent_inputs) const {
-  const Tensor padded = x.size(1) > 0 ? x : torch::zeros({x.size(0), 1, x.size(2)}, x.options());
-  const std::vector<Tensor> states = pyramid(padded);
-  std::vector<Tensor> recent;
-  for (int64_t l = 0; l < options.levels(); ++l)
-    recent.push_back(newest_rows(states[l], level_counts(lengths, l), options.taps()));
-  if (options.input_filter()) recent_inputs = newest_rows(padded, lengths, options.taps());
-  return recent;
+std::vector<Tensor> HktAttentionImpl::newest_states(const Tensor& x, const Tensor& lengths, int64_t history,
+                                                    Tensor& inputs) const {
+  const std::vector<Tensor> all = pyramid(x);
+  std::vector<Tensor> newest;
+  for (int64_t l = 0; l < options.levels(); ++l) {
+    const int64_t size = options.taps() + ceil_div(history, int64_t{1} << l);
+    newest.push_back(ring_of(all[l].unsqueeze(1), newest_row(lengths, l), size).squeeze(1));
+  }
+  if (options.input_filter()) inputs = ring_of(x.unsqueeze(1), lengths - 1, options.taps() + history).squeeze(1);
+  return newest;
 }
 
-Tensor HktAttentionImpl::advance(const Tensor& x, const Tensor& position, Tensor& recent_inputs,
-                                 const std::function<Tensor&(int64_t level)>& recent, const TakeRow& take) {
+Tensor HktAttentionImpl::advance(const Tensor& x, const CacheLengths& at, Tensor& inputs,
+                                 const std::function<Tensor&(int64_t level)>& states, const TakeRow& take) {
+  const Tensor& position = at.lengths;
   Tensor sequences = torch::arange(x.size(0), position.options());  // those that get a new state on the current level
-  Tensor states = x;
+  Tensor rows = x;
   if (options.input_filter()) {
-    push_recent(recent_inputs, sequences, x);
-    states = filter_newest(recent_inputs, filters_[0]);
+    inputs.index_put_({sequences, position.remainder(inputs.size(1))}, x);
+    rows = filter_newest(inputs, position, filters_[0]);
   }
-  const Tensor v = split_heads(value_(states.unsqueeze(1)), key_heads());
-  for (int64_t l = 0; l < options.levels() && sequences.size(0) > 0; ++l) {
+  const Tensor v = split_heads(value_(rows.unsqueeze(1)), key_heads());
+  for (int64_t l = 0;; ++l) {
     const Tensor row = position.index_select(0, sequences).div(int64_t{1} << l, "floor");
-    auto [q, k] = project(states.unsqueeze(1), l, row.unsqueeze(1));
+    auto [q, k] = project(rows.unsqueeze(1), l, row.unsqueeze(1));
     take(l, sequences, row, q, k);
-    push_recent(recent(l), sequences, states);
-    if (l + 1 == options.levels()) break;
-    sequences = sequences.masked_select(row.remainder(2).eq(0));
-    states = filter_newest(recent(l).index_select(0, sequences), filters_[l + 1]);
+    if (l + 1 == options.levels()) return v;
+    Tensor& ring = states(l);
+    ring.index_put_({sequences, row.remainder(ring.size(1))}, rows);
+    // The host knows which sequences begin a row of the next level: nothing waits for the device.
+    sequences = multiples(at.counts(), int64_t{2} << l, x.device());
+    if (sequences.size(0) == 0) return v;
+    const Tensor newest = position.index_select(0, sequences).div(int64_t{1} << l, "floor");
+    rows = filter_newest(ring.index_select(0, sequences), newest, filters_[l + 1]);
   }
-  return v;
 }
 
 Tensor HktAttentionImpl::step(const Tensor& x, HktCache& cache) {
@@ -144,23 +193,27 @@ Tensor HktAttentionImpl::step(const Tensor& x, HktCache& cache) {
   torch::NoGradGuard no_grad;
   const int64_t B = x.size(0);
   if (B == 0) return x;
-  cache.reserve(cache.lengths.max().item<int64_t>() + 1);
-  const Tensor position = cache.lengths.clone();
+  cache.reserve(*std::max_element(cache.counts().begin(), cache.counts().end()) + 1);
   const Tensor v = advance(
-      x, position, cache.recent_inputs, [&](int64_t l) -> Tensor& { return cache.levels[l].recent; },
+      x, cache, cache.inputs, [&](int64_t l) -> Tensor& { return cache.levels[l].states; },
       [&](int64_t l, const Tensor& sequences, const Tensor& row, const Tensor& q, const Tensor& k) {
-        cache.levels[l].queries.index_copy_(0, sequences, q);
-        cache.levels[l].keys.index_put_({sequences, Slice(), row}, k.squeeze(2));
+        HktCache::Level& level = cache.levels[l];
+        level.queries.index_put_({sequences, Slice(), row.remainder(level.queries.size(2))}, q.squeeze(2));
+        level.keys.index_put_({sequences, Slice(), row.remainder(level.keys.size(2))}, k.squeeze(2));
       });
-  cache.values.index_put_({torch::arange(B, position.options()), Slice(), position}, v.squeeze(2));
+  const Tensor sequences = torch::arange(B, cache.lengths.options());
+  cache.values.index_put_({sequences, Slice(), cache.lengths.remainder(cache.values.size(2))}, v.squeeze(2));
   std::vector<Tensor> q, k;
-  for (const HktCache::Level& level : cache.levels) {
-    q.push_back(level.queries);
-    k.push_back(level.keys);
+  for (size_t l = 0; l < cache.levels.size(); ++l) {
+    q.push_back(newest_of(cache.levels[l].queries, cache.lengths.div(int64_t{1} << l, "floor")));
+    k.push_back(cache.levels[l].keys);
   }
   cache.lengths += 1;
-  const Tensor weights = level_weights().to(v.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
-  const Tensor mixed = hkt_decode(q, k, cache.values, weights, cache.lengths);
+  cache.count_one();
+  const Tensor weights = level_weights().to(compute_type(v.scalar_type()));
+  const bool plain = cache.window < 0 && !x.is_cuda();
+  const Tensor mixed = plain ? hkt_decode(q, k, cache.values, weights, cache.lengths)
+                             : decode_rings(q, k, cache.values, weights, cache.lengths, cache.window);
   return out_(mixed.reshape({B, options.model_size()}));
 }
 

@@ -115,33 +115,27 @@ c10::optional<Tensor> HsaAttentionImpl::key_bias(const Tensor& k, torch::ScalarT
   return k.to(compute).square().sum(-1) * (-0.5 / std::sqrt(static_cast<double>(k.size(-1))));
 }
 
-std::vector<std::pair<std::string, Tensor>> HsaStreamCache::state() const {
-  return {{"keys", keys}, {"values", values}, {"kappas", kappas}, {"masses", masses}, {"lengths", lengths}};
-}
-
-HsaStreamCache HsaStreamCache::from_state(const std::vector<std::pair<std::string, Tensor>>& state) {
-  HsaStreamCache cache;
-  auto take = [&](const char* name, Tensor& to) {
-    for (const auto& item : state) {
-      if (item.first == name) to = item.second.clone();
-    }
-    TORCH_CHECK(to.defined(), "HsaStreamCache: expected a tensor named \"", name, "\", found none");
-  };
-  take("keys", cache.keys);
-  take("values", cache.values);
-  take("kappas", cache.kappas);
-  take("masses", cache.masses);
-  take("lengths", cache.lengths);
-  return cache;
-}
-
-HsaStreamCache HsaAttentionImpl::start_stream(int64_t batch, int64_t capacity) const {
+HsaStreamCache HsaAttentionImpl::start_stream(int64_t batch, int64_t capacity, int64_t history) const {
   TORCH_CHECK(options.streaming(), "start_stream: expected the streaming form; create the module with streaming(true)");
-  const auto like = value_->weight.options().requires_grad(false);
-  const int64_t H = options.heads(), b = options.branching(), d = options.model_size() / H;
-  return {torch::zeros({batch, H, capacity, b, d}, like), torch::zeros({batch, H, capacity, b, d}, like),
-          torch::zeros({batch, H, capacity, b}, like), torch::zeros({batch, capacity, b}, like),
-          torch::zeros({batch}, like.dtype(torch::kLong))};
+  const int64_t H = options.heads(), d = options.model_size() / H;
+  return HsaStreamCache::empty({batch, H, options.branching(), /*near=*/1, d, d}, capacity, history,
+                               value_->weight.options().requires_grad(false));
+}
+
+std::pair<Tensor, HsaStreamCache> HsaAttentionImpl::prefill(const Tensor& x, const c10::optional<Tensor>& lengths,
+                                                            int64_t capacity, int64_t history) {
+  TORCH_CHECK(options.streaming(), "prefill: expected the streaming form; create the module with streaming(true)");
+  TORCH_CHECK(x.dim() == 3 && x.size(2) == options.model_size(), "x: expected shape (batch, tokens, ",
+              options.model_size(), "), got ", x.sizes());
+  torch::NoGradGuard no_grad;
+  HsaStreamCache cache = start_stream(x.size(0), capacity, history);
+  const std::vector<int64_t> counts = prompt_lengths(x, lengths);
+  if (x.size(1) == 0) return {x, std::move(cache)};
+  const Tensor real = without_padding(x, torch::tensor(counts, torch::kLong).to(x.device()));
+  const std::vector<Tensor> qkv = project(real);
+  const c10::optional<Tensor> bias = key_bias(qkv[1], cache.keys.scalar_type());
+  cache.fill(qkv[1], qkv[2], bias.has_value() ? *bias : Tensor(), counts);
+  return {forward(real), std::move(cache)};
 }
 
 Tensor HsaAttentionImpl::step(const Tensor& x, HsaStreamCache& cache) {
@@ -149,13 +143,16 @@ Tensor HsaAttentionImpl::step(const Tensor& x, HsaStreamCache& cache) {
   TORCH_CHECK(x.dim() == 2 && x.size(1) == options.model_size(), "x: expected shape (batch, ", options.model_size(),
               "), got ", x.sizes());
   torch::NoGradGuard no_grad;
+  cache.before_step();
   const std::vector<Tensor> qkv = project(x.unsqueeze(1), cache.lengths.unsqueeze(1));
   HsaStreamOptions o;
   const Tensor k = qkv[1].squeeze(2);
   o.key_bias = key_bias(k, k.scalar_type());
   if (const Tensor table = position_table(); table.defined()) o.positions = table;
   HsaStreamState state{cache.keys, cache.values, cache.kappas, cache.masses, cache.lengths};
-  return out_(hsa_stream_step(qkv[0].squeeze(2), k, qkv[2].squeeze(2), state, o).reshape(x.sizes()));
+  const Tensor mixed = hsa_stream_step(qkv[0].squeeze(2), k, qkv[2].squeeze(2), state, o);
+  cache.count_one();
+  return out_(mixed.reshape(x.sizes()));
 }
 
 Tensor HsaAttentionImpl::forward(const Tensor& x, const std::vector<Tensor>& trees,

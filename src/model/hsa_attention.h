@@ -7,22 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "hsa_stream_cache.h"
 #include "strata/export.h"
 
 namespace strata {
-
-// The cache of the streaming form: at height h the complete siblings of the newest token's ancestor, at most b - 1
-// entries per height, for a stream of any length.
-class STRATA_API HsaStreamCache {
- public:
-  torch::Tensor keys, values;  // (B, H, capacity, b, d)
-  torch::Tensor kappas;        // (B, H, capacity, b)
-  torch::Tensor masses;        // (B, capacity, b)
-  torch::Tensor lengths;       // (B) int64: tokens seen
-
-  std::vector<std::pair<std::string, torch::Tensor>> state() const;  // for save_safetensors, and back
-  static HsaStreamCache from_state(const std::vector<std::pair<std::string, torch::Tensor>>& state);
-};
 
 struct HsaAttentionOptions {
   HsaAttentionOptions(int64_t model_size, int64_t heads) : model_size_(model_size), heads_(heads) {}
@@ -58,8 +46,13 @@ class STRATA_API HsaAttentionImpl : public torch::nn::Cloneable<HsaAttentionImpl
   torch::Tensor forward(const torch::Tensor& x, const std::vector<torch::Tensor>& trees = {},
                         const c10::optional<torch::Tensor>& weights = c10::nullopt);
 
-  // An empty cache for step(); it has room for b^capacity tokens. Streaming modules only.
-  HsaStreamCache start_stream(int64_t batch, int64_t capacity = 10) const;
+  // An empty cache for step(), of `capacity` heights for fewer than b^capacity tokens; a longer stream adds some. Its
+  // crop() may forget the newest `history` tokens. Streaming modules only.
+  HsaStreamCache start_stream(int64_t batch, int64_t capacity = 10, int64_t history = 0) const;
+  // Runs the prompts x (B, T, model) through forward() and fills a cache from which step() goes on.
+  std::pair<torch::Tensor, HsaStreamCache> prefill(const torch::Tensor& x,
+                                                   const c10::optional<torch::Tensor>& lengths = c10::nullopt,
+                                                   int64_t capacity = 10, int64_t history = 0);
   // One new token per sequence, x: (B, model). Equals the parallel form, to rounding; costs O(b log T). No gradients.
   torch::Tensor step(const torch::Tensor& x, HsaStreamCache& cache);
 

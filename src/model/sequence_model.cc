@@ -95,20 +95,31 @@ SequenceModelImpl::Stream SequenceModelImpl::start_stream() const {
   return stream;
 }
 
-Tensor SequenceModelImpl::step(int64_t token, Stream& stream) {
-  TORCH_CHECK_VALUE(!positions_.defined() || stream.length < shape.length, "tokens: expected at most ", shape.length,
-                    ", and this stream has as many already");
+Tensor SequenceModelImpl::read(const std::vector<int64_t>& tokens, Stream& stream) {
+  const auto count = static_cast<int64_t>(tokens.size());
+  TORCH_CHECK_VALUE(count > 0, "tokens: expected at least one, got none");
+  TORCH_CHECK_VALUE(!positions_.defined() || stream.length + count <= shape.length, "tokens: expected at most ",
+                    shape.length, ", and this stream has ", stream.length, " already, got ", count, " more");
   torch::NoGradGuard no_grad;
-  Tensor x = embedding_(torch::tensor({token}));
-  if (positions_.defined()) x = x + positions_.narrow(0, stream.length, 1);
+  if (stream.length > 0 && count > 1) {
+    Tensor logits;
+    for (const int64_t token : tokens) logits = step(token, stream);
+    return logits;
+  }
+  Tensor x = embedding_(torch::tensor(tokens)).unsqueeze(0);  // (1, T, model)
+  if (positions_.defined()) x = x + positions_.narrow(0, stream.length, count);
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     Block& block = blocks_[layer];
-    x = x + stream.layers[layer]->step(block.attention_norm(x));
+    const Tensor normed = block.attention_norm(x);
+    AttentionStream& attention = *stream.layers[layer];
+    x = x + (stream.length == 0 ? attention.prefill(normed) : attention.step(normed.select(1, 0)).unsqueeze(1));
     x = x + block.narrow(torch::gelu(block.widen(block.ffn_norm(x))));
   }
-  ++stream.length;
-  return head_(norm_(x))[0];
+  stream.length += count;
+  return head_(norm_(x.select(1, count - 1)))[0];
 }
+
+Tensor SequenceModelImpl::step(int64_t token, Stream& stream) { return read({token}, stream); }
 
 Tensor SequenceModelImpl::forward(const ModelInput& input) {
   const Tensor x = run(input, nullptr);

@@ -35,6 +35,8 @@ class SequenceModelImpl : public torch::nn::Module {
   };
   Stream start_stream() const;
   torch::Tensor step(int64_t token, Stream& stream);
+  // The logits after the last of several tokens, at least one. An empty stream reads them in one pass.
+  torch::Tensor read(const std::vector<int64_t>& tokens, Stream& stream);
 
   int64_t parameter_count() const;
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "model/hkt_attention.h"
-#include "model/hsa_attention.h"
+#include "hkt_attention.h"
+#include "hsa_attention.h"
 
 namespace strata {
 
@@ -30,20 +30,25 @@ struct StrataAttentionOptions {
   TORCH_ARG(int64_t, places) = 16;  // tree form: children that a family with positions may have
 };
 
-// What the streaming form remembers: O(near b log T) nodes, and of each level the newest rows.
+// What the streaming form remembers: O(near b log T) nodes, and of each level the newest rows. h_l is
+// ceil(history / 2^l); row r of a level has slot r mod the number of slots.
 class STRATA_API StrataCache {
  public:
   struct Level {
-    torch::Tensor query, key;  // (B, H, 1, d), (B, Hk, 1, d): of the newest row
-    torch::Tensor recent;      // (B, taps, model): the newest states, oldest first
+    torch::Tensor query_rows, key_rows;  // (B, H, 1 + h_l, d), (B, Hk, 1 + h_l, d): of the newest rows
+    torch::Tensor states;                // (B, taps + h_l, model): the newest states
   };
   HsaStreamCache nodes;
   std::vector<Level> levels;
-  torch::Tensor recent_inputs;  // (B, taps, model) before the input filter; undefined without one
-  int64_t near = 0;
+  torch::Tensor inputs;  // (B, taps + history, model): newest inputs of the input filter; undefined without one
 
-  std::vector<std::pair<std::string, torch::Tensor>> state() const;  // for save_safetensors, and back
-  static StrataCache from_state(const std::vector<std::pair<std::string, torch::Tensor>>& state);
+  // As in HsaStreamCache.
+  void reorder(const std::vector<int64_t>& indices);
+  void crop(int64_t max_length) { nodes.crop(max_length); }
+  void crop(const std::vector<int64_t>& max_lengths) { nodes.crop(max_lengths); }
+
+  CacheState state() const;  // for save_safetensors, and back
+  static StrataCache from_state(const CacheState& state);
 };
 
 // Parameters: those of HktAttention, and sibling_bias with "bias": (H, tables, places, places) of the tree form,
@@ -60,12 +65,13 @@ class STRATA_API StrataAttentionImpl : public HktAttentionImpl {
   torch::Tensor forward(const torch::Tensor& x, const std::vector<torch::Tensor>& trees = {},
                         const c10::optional<torch::Tensor>& weights = c10::nullopt);
 
-  // The streaming form only. An empty cache; it has room for b^capacity tokens.
-  StrataCache start_stream(int64_t batch, int64_t capacity = 10);
+  // The streaming form only. An empty cache, of `capacity` heights for fewer than b^capacity tokens; a longer stream
+  // adds some. Its crop() may forget the newest `history` tokens.
+  StrataCache start_stream(int64_t batch, int64_t capacity = 10, int64_t history = 0);
   // Runs the prompts x (B, T, model) through forward() and fills a cache from which step() goes on.
   std::pair<torch::Tensor, StrataCache> prefill(const torch::Tensor& x,
                                                 const c10::optional<torch::Tensor>& lengths = c10::nullopt,
-                                                int64_t capacity = 10);
+                                                int64_t capacity = 10, int64_t history = 0);
   // One new token per sequence, x: (B, model). Equals the parallel form, to rounding. No gradients.
   torch::Tensor step(const torch::Tensor& x, StrataCache& cache);
 
@@ -73,7 +79,6 @@ class STRATA_API StrataAttentionImpl : public HktAttentionImpl {
 
  private:
   Projected project_sequences(const torch::Tensor& x, const std::vector<torch::Tensor>& trees);
-  void fill_nodes(HsaStreamCache& nodes, const Projected& p, const torch::Tensor& lengths) const;
   void check_streaming(const char* what) const;
 
   torch::Tensor sibling_bias_;

@@ -143,6 +143,16 @@ TEST(SequenceModelStream, EqualsTheWholeForwardPass) {
             << attention << " " << positions << " token " << t;
       }
       EXPECT_GT(stream.bytes(), 0);
+      // A prompt in one pass, then several tokens behind it, then one.
+      std::vector<int64_t> all(ids.data_ptr<int64_t>(), ids.data_ptr<int64_t>() + 40);
+      auto read = model->start_stream();
+      int64_t end = 0;
+      for (const int64_t count : {17, 3, 1}) {
+        const Tensor logits = model->read({all.begin() + end, all.begin() + end + count}, read);
+        end += count;
+        EXPECT_LT((logits - whole[end - 1]).abs().max().item<double>(), 1e-4) << attention << " " << positions;
+      }
+      EXPECT_THROW(model->read({}, read), c10::Error);
       if (std::string(positions) == "learned") {
         EXPECT_THROW(model->step(1, stream), c10::Error);
       }

@@ -124,6 +124,44 @@ def test_strata_decodes_on_the_gpu():
             assert torch.allclose(module.step(x[:, t], cache), want[:, t], atol=1e-10), t
 
 
+STREAMS = {
+    "hkt": (strata.HktAttention, {"levels": 3, "causal": True, "rotary": 8, "key_heads": 2, "input_filter": True}, {}),
+    "window": (strata.HktAttention, {"levels": 3, "causal": True}, {"window": 9}),
+    "hsa": (strata.HsaAttention, {"streaming": True, "branching": 4, "rotary": 8}, {}),
+    "strata": (strata.StrataAttention, {"form": "streaming", "branching": 4, "levels": 3, "rotary": 8}, {}),
+}
+
+
+@pytest.mark.parametrize("starts", [[40, 40, 40], [40, 13, 26]], ids=["alike", "different"])
+@pytest.mark.parametrize("name", STREAMS)
+def test_decoding_steps_wait_for_nothing(name, starts):
+    """Steps and reorderings on a GPU equal the CPU's, and copy nothing to the host."""
+    kind, options, how = STREAMS[name]
+    x = torch.randn(3, 90, 64, dtype=torch.float64)
+    order = [2, 0, 2]
+    got = {}
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(6)
+        module = kind(64, 4, dtype=torch.float64, **options).to(device)
+        rows = x.to(device)
+        indices = torch.tensor(order, device=device)
+        with torch.no_grad():
+            _, cache = module.prefill(rows[:, :40], starts, history=8, **how)
+            if device == "cuda":
+                torch.cuda.set_sync_debug_mode("error")
+            try:
+                steps = [module.step(rows[:, t], cache) for t in range(40, 60)]
+                if len(set(starts)) == 1:
+                    cache.reorder(indices)
+                steps += [module.step(rows[:, t], cache) for t in range(60, 75)]
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            cache.crop(-8)
+            steps += [module.step(rows[:, t], cache) for t in range(75, 90)]
+        got[device] = torch.stack(steps).cpu()
+    assert torch.allclose(got["cuda"], got["cpu"], rtol=1e-9, atol=1e-10)
+
+
 def test_modules_move_to_the_gpu():
     torch.manual_seed(0)
     x = torch.randn(2, 100, 64)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
-NAMES = ["classify_table", "language_model", "look_inside"]
+NAMES = ["classify_table", "generate_llama", "language_model", "look_inside"]
 
 
 def run_example(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -91,6 +91,16 @@ def test_classify_table_reads_a_file(tmp_path: Path) -> None:
     refused = run_example("classify_table", tmp_path, "mail.csv", "--quick")
     assert refused.returncode != 0
     assert "expected a column \"text\", got ['folder', 'number', 'subject']" in refused.stderr
+
+
+def test_generate_llama(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", minversion="5.0", reason="generate_llama needs transformers 5 or later")
+    output = output_of("generate_llama", tmp_path, "--quick")
+    assert "near=11: the same text as without Strata: True" in output
+    rows = re.findall(r"^near=2: (\d+) tokens: ([\d,]+) bytes of cache, ([\d,]+) with every token$", output, re.M)
+    (short, small, _), (long, large, every) = [[int(value.replace(",", "")) for value in row] for row in rows]
+    assert (short, long) == (50, 163) and small == large < every  # both have two heights
+    assert number(r"would have chosen too: ([\d.]+)%", output) > 99
 
 
 def test_language_model(tmp_path: Path) -> None:

@@ -57,3 +57,18 @@ def test_generated_text_is_that_of_the_cpu(flat):
     assert torch.equal(texts[0], texts[1])
     if injection is not None:
         injection.remove()
+
+
+@pytest.mark.parametrize("way", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
+@torch.no_grad()
+def test_streaming_cache(way):
+    """generate() with the streaming cache writes the same text on both devices."""
+    model = make(transformers, "LlamaForCausalLM").double()
+    texts = []
+    for device in ("cpu", "cuda"):
+        with strata.inject(model.to(device), "all", branching=2, near=2) as injection:
+            options = {"max_new_tokens": 30, "do_sample": False, "pad_token_id": 1, "eos_token_id": None, **way}
+            mask = MASK.flip(1).to(device)
+            cache = injection.cache()
+            texts.append(model.generate(IDS.to(device), attention_mask=mask, past_key_values=cache, **options).cpu())
+    assert torch.equal(*texts)

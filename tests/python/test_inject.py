@@ -299,19 +299,19 @@ def test_gradients():
 def test_mistakes_are_named():
     bert, gpt2 = make("BertModel"), make("GPT2Model")
     for model, options, words in [
-        (torch.nn.Linear(2, 2), {}, "expected BERT, RoBERTa, DistilBERT or GPT-2 of transformers, got Linear"),
+        (torch.nn.Linear(2, 2), {}, "expected BERT, RoBERTa, DistilBERT, GPT-2, Llama or Qwen2 of transformers, got Linear"),
         (make("ElectraModel"), {}, "got ElectraModel"),
         (make("BertModel", is_decoder=True), {}, "as encoders"),
         (bert, {"layers": [4]}, r"layers: expected numbers from 0 to 3 .* got \[4\]"),
         (bert, {"layers": [-1]}, "-1 is not the last"),
-        (bert, {"layers": "early"}, 'layers: expected "late" or a list'),
+        (bert, {"layers": "early"}, 'layers: expected "late", "all" or a list'),
         (bert, {"layers": 3}, "layers: expected a list of whole numbers, got 3"),
         (bert, {"tree": "sentences"}, 'tree: expected "balanced", "windows"'),
         (bert, {"branching": 1}, "branching: expected a number from 2"),
         (bert, {"exact": 0}, "exact: expected a list of whole numbers, got 0"),
         (gpt2, {"branching": 65}, "branching: expected a number from 2 to 64"),
-        (gpt2, {"tree": "windows"}, 'tree: expected "balanced" for GPT-2'),
-        (gpt2, {"exact": (0,)}, r"exact: expected \(\) for GPT-2"),
+        (gpt2, {"tree": "windows"}, 'tree: expected "balanced" for a causal model'),
+        (gpt2, {"exact": (0,)}, r"exact: expected \(\) for a causal model"),
     ]:
         with pytest.raises(ValueError, match=words):
             strata.inject(model, **options)

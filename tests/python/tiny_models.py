@@ -17,6 +17,7 @@ EXTRA = {  # what else a family needs to be tiny
     "Albert": {"intermediate_size": 48, "embedding_size": 32},
     "ModernBert": {"intermediate_size": 48, "local_attention": 4, "global_attn_every_n_layers": 2},
     "Llama": {"intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2},
+    "Qwen2": {"intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2},
     "ViT": {"intermediate_size": 48, "image_size": 12, "patch_size": 3},
     "GPT2": {},
 }

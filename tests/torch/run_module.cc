@@ -1,6 +1,6 @@
 // run_module IN OUT: makes the module that IN's metadata describes (module = hkt, hsa or strata), loads its parameters
-// from IN, runs the tensor "x" of IN through it and writes "y" and the parameters to OUT. The Python tests use it to
-// compare the modules.
+// from IN, runs the tensor "x" of IN through it and writes "y" and the parameters to OUT; with "prefill" in the
+// metadata instead the cache behind so many tokens of x. The Python tests use it to compare the modules.
 #include <cstdio>
 #include <filesystem>
 
@@ -12,9 +12,12 @@
 namespace strata {
 namespace {
 
+constexpr int64_t kHistory = 4;  // of caches
+
 // The parameters and x of the file; the rest of the work is the same for every module.
-template <class Module, class Forward>
-void run(Module& module, const SafetensorsFile& in, const std::string& path, const Forward& forward) {
+template <class Module, class Forward, class Prefill>
+void run(Module& module, const SafetensorsFile& in, const std::string& path, const Forward& forward,
+         const Prefill& prefill) {
   torch::Tensor x;
   NamedTensors parameters, trees;
   for (const auto& [name, tensor] : in.tensors) {
@@ -29,6 +32,8 @@ void run(Module& module, const SafetensorsFile& in, const std::string& path, con
   load_module(module, only_parameters);
   std::filesystem::remove(only_parameters);
   torch::NoGradGuard no_grad;
+  if (in.metadata.count("prefill") > 0)
+    return save_safetensors(path, prefill(x.narrow(1, 0, std::stoll(in.metadata.at("prefill")))));
   NamedTensors out = {{"y", forward(x, trees)}};
   for (const auto& item : module.named_parameters()) out.emplace_back(item.key(), item.value());
   save_safetensors(path, out);
@@ -54,8 +59,10 @@ void run_described(const SafetensorsFile& in, const std::string& path) {
                             .tables(number("tables"))
                             .places(number("places"))
                             .rotary(number("rotary")));
-    run(*module, in, path,
-        [&](const torch::Tensor& x, const NamedTensors& trees) { return module->forward(x, tensors_of(trees)); });
+    run(
+        *module, in, path,
+        [&](const torch::Tensor& x, const NamedTensors& trees) { return module->forward(x, tensors_of(trees)); },
+        [&](const torch::Tensor& x) { return module->prefill(x, c10::nullopt, 10, kHistory).second.state(); });
     return;
   }
   const HktAttentionOptions pyramid = HktAttentionOptions(number("model_size"), number("heads"))
@@ -81,12 +88,18 @@ void run_described(const SafetensorsFile& in, const std::string& path) {
                                .positions(in.metadata.at("positions"))
                                .tables(number("tables"))
                                .places(number("places")));
-    run(*module, in, path,
-        [&](const torch::Tensor& x, const NamedTensors& trees) { return module->forward(x, tensors_of(trees)); });
+    run(
+        *module, in, path,
+        [&](const torch::Tensor& x, const NamedTensors& trees) { return module->forward(x, tensors_of(trees)); },
+        [&](const torch::Tensor& x) { return module->prefill(x, c10::nullopt, 10, kHistory).second.state(); });
     return;
   }
   HktAttention module(pyramid);
-  run(*module, in, path, [&](const torch::Tensor& x, const NamedTensors&) { return module->forward(x); });
+  run(
+      *module, in, path, [&](const torch::Tensor& x, const NamedTensors&) { return module->forward(x); },
+      [&](const torch::Tensor& x) {
+        return module->prefill(x, c10::nullopt, HktCacheOptions().history(kHistory)).second.state();
+      });
 }
 
 }  // namespace
