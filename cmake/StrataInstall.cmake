@@ -38,7 +38,7 @@ if(TARGET strata_torch)
   endif()
   install(EXPORT strataTorch NAMESPACE strata:: DESTINATION ${config_dir} FILE strataTorch.cmake)
   install(FILES src/model/hkt_attention.h src/model/hkt_cache.h src/model/hsa_attention.h
-                src/model/safetensors.h
+                src/model/modern.h src/model/rotary.h src/model/safetensors.h
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/strata/model)
   install(FILES src/torch/hkt_op.h src/torch/hsa_op.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/strata/torch)
 

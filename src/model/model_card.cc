@@ -67,6 +67,7 @@ ModelCard ModelCard::from_json(const Json& json, const std::string& where) {
   declare(shape_table, card.shape);
   try {
     config_table.restore(json.at("config"), where);
+    card.config = resolved(card.config);
     shape_table.restore(json.at("shape"), where);
     card.task = json.at("task");
     card.tree = json.at("tree");
