@@ -146,7 +146,7 @@ void add_inject_command(CLI::App& app) {
       "without them.");
   command
       ->add_option("model", state->options.model,
-                   "A Hugging Face folder (BERT, RoBERTa, MiniLM, GPT-2), or a run's folder with flat attention")
+                   "A Hugging Face folder (BERT, RoBERTa, MiniLM, GPT-2, Llama, Qwen2), or a run's folder with flat attention")
       ->required()
       ->type_name("MODEL");
   declare(table, state->options);

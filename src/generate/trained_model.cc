@@ -18,7 +18,7 @@ class Trained : public LanguageModel {
                        path.string(), loaded_.card.task);
     if (options.layers != "none")
       throw usage_error(
-          "--layers: HSA can be injected only into GPT-2 folders; train a model with --attention hsa instead");
+          "--layers: HSA can be injected only into Hugging Face folders; train a model with --attention hsa instead");
     loaded_.model->eval();
     forget();
   }

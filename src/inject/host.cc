@@ -36,6 +36,8 @@ class PretrainedHost : public Host {
 
   int64_t layers() const override { return model_.config().layers; }
   int64_t heads() const override { return model_.config().heads; }
+  int64_t key_heads() const override { return model_.config().key_heads; }
+  int64_t head_size() const override { return model_.config().head_size; }
   int64_t hidden() const override { return model_.config().hidden; }
   bool is_causal() const override { return model_.config().is_causal(); }
   int64_t positions() const override { return model_.config().longest(); }
@@ -95,6 +97,8 @@ class TrainedHost : public Host {
 
   int64_t layers() const override { return card().config.layers; }
   int64_t heads() const override { return card().config.heads; }
+  int64_t key_heads() const override { return card().config.key_head_count(); }
+  int64_t head_size() const override { return hidden() / heads(); }
   int64_t hidden() const override { return card().config.model_size; }
   bool is_causal() const override { return card().shape.next_token; }
   int64_t positions() const override { return card().shape.length; }

@@ -57,7 +57,8 @@ def test_text_from_a_modern_model(home):
         for _ in range(6):
             text += made("to be" + text, 1)["text"]
         assert whole["tokens"] == 40 and ("\ufffd" in text or whole["text"].startswith(text)), "no longest text, and caches equal prompts"
-    strata("inject", "flat", "--test", "text.txt", "--layers", "1", "--branching", "4", "--no-times", "--folder", "out", "--quiet")
+    (home / "test.tsv").write_text("label\ttext\n" + "x\tto be, or not to be: that is\n" * 4)
+    strata("inject", "flat", "--test", "test.tsv", "--layers", "1", "--tree", "balanced", "--branching", "4", "--no-times", "--folder", "out", "--quiet")
     assert json.load(open(home / "out/inject.json"))["after"]["attention_share"] < 1
 
 
@@ -83,7 +84,7 @@ def test_blocks_can_be_compared(home):
     (["--key-heads", "3"], "key_heads: expected a divisor of heads = 4, got 3"),
     (["--attention", "hkt", "--psd"], "psd: expected positions that are not rotary"),
     (["--attention", "hkt", "--psd", "--positions", "none", "--key-heads", "2"], "psd: expected key_heads = heads = 4"),
-    (["--block", "modem"], "--block: expected classic or modern, got modem (did you mean modern?)"),
+    (["--block", "modem"], "--block: expected one of classic, modern, got modem (did you mean modern?)"),
     (["--key-heads", "-1"], "--key-heads: expected 0 to 65536, got -1"),
 ])
 def test_refusals(home, args, words):

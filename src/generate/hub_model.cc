@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "generate/language_model.h"
 #include "hub/pretrained.h"
 #include "inject/selection.h"
@@ -11,17 +13,21 @@ namespace {
 
 using torch::Tensor;
 
-class Gpt2 : public LanguageModel {
+class HubModel : public LanguageModel {
  public:
-  Gpt2(const std::filesystem::path& folder, const GenerateOptions& options)
+  HubModel(const std::filesystem::path& folder, const GenerateOptions& options)
       : model_(Pretrained::load(folder, options.check_digest)),
         tokenizer_(tokenizer_of(folder, model_.config())),
         branching_(options.branching) {
     const PretrainedConfig& config = model_.config();
-    if (!config.is_causal()) throw data_error("{}: expected a language model (GPT-2), got an encoder", folder.string());
+    if (!config.is_causal())
+      throw data_error("{}: expected a language model (GPT-2, Llama, Qwen2), got an encoder", folder.string());
     streaming_.assign(config.layers, false);
     for (const int64_t layer : parse_layers(options.layers, config.layers)) streaming_[layer] = true;
-    end_ = tokenizer_.special_id("<|endoftext|>");
+    ends_ = config.ends;
+    const int64_t end = tokenizer_.special_id("<|endoftext|>");
+    if (end >= 0 && !config.is_modern()) ends_.push_back(end);
+    begin_ = config.begin >= 0 && config.begin < config.vocabulary ? config.begin : std::max<int64_t>(end, 0);
     model_.attention = [this](int64_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths) {
       return streaming_[layer] ? stream(layer, q, k, v) : attend(layer, q, k, v, lengths);
     };
@@ -29,13 +35,13 @@ class Gpt2 : public LanguageModel {
   }
 
   std::vector<int64_t> encode(const std::string& text) const override {
-    const Encoding encoding = tokenizer_.encode(text, false);
+    const Encoding encoding = tokenizer_.encode(text);
     std::vector<int64_t> tokens(encoding.ids.begin(), encoding.ids.end());
-    if (tokens.empty()) tokens.push_back(std::max<int64_t>(end_, 0));  // texts begin after it
+    if (tokens.empty()) tokens.push_back(begin_);  // texts begin after it
     return tokens;
   }
   std::string decode(int64_t token) const override { return tokenizer_.decode({static_cast<int32_t>(token)}); }
-  int64_t end() const override { return end_; }
+  bool is_end(int64_t token) const override { return std::count(ends_.begin(), ends_.end(), token) > 0; }
   int64_t longest() const override { return model_.config().longest(); }
 
   CacheSize cache() const override {
@@ -66,7 +72,7 @@ class Gpt2 : public LanguageModel {
   }
 
  private:
-  // Softmax over all keys so far. The kernel reads a prompt; a single token is one row of scores.
+  // Softmax over all keys so far. The kernel reads a prompt; a single token is one row of scores in each head.
   Tensor attend(int64_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths) {
     if (length_ == 0) {
       keys_[layer] = k.contiguous();
@@ -75,8 +81,10 @@ class Gpt2 : public LanguageModel {
     }
     keys_[layer] = torch::cat({keys_[layer], k}, 2);
     values_[layer] = torch::cat({values_[layer], v}, 2);
-    const Tensor scores = torch::matmul(q, keys_[layer].transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(3)));
-    return torch::matmul(torch::softmax(scores, -1), values_[layer]);
+    const Tensor rows = q.reshape({1, k.size(1), -1, q.size(3)});  // the query heads of a key head
+    const Tensor scores =
+        torch::matmul(rows, keys_[layer].transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(3)));
+    return torch::matmul(torch::softmax(scores, -1), values_[layer]).view(q.sizes());
   }
 
   Tensor stream(int64_t layer, const Tensor& q, const Tensor& k, const Tensor& v) {
@@ -84,7 +92,7 @@ class Gpt2 : public LanguageModel {
     HsaStreamOptions options;
     options.branching = branching_;
     if (!state.keys.defined()) {
-      const int64_t H = q.size(1), d = q.size(3);
+      const int64_t H = k.size(1), d = q.size(3);
       int64_t heights = 1;  // enough for every position of the model
       for (int64_t room = branching_; room < longest(); room *= branching_) ++heights;
       state = {torch::zeros({1, H, heights, branching_, d}), torch::zeros({1, H, heights, branching_, d}),
@@ -102,15 +110,16 @@ class Gpt2 : public LanguageModel {
   Pretrained model_;
   Tokenizer tokenizer_;
   std::vector<bool> streaming_;
-  int64_t branching_, end_ = -1, length_ = 0;
-  std::vector<Tensor> keys_, values_;  // (1, heads, tokens, channels), of each layer with softmax
+  std::vector<int64_t> ends_;
+  int64_t branching_, begin_ = 0, length_ = 0;
+  std::vector<Tensor> keys_, values_;  // (1, key heads, tokens, channels), of each layer with softmax
   std::vector<HsaStreamState> streams_;
 };
 
 }  // namespace
 
-std::unique_ptr<LanguageModel> open_gpt2(const std::filesystem::path& folder, const GenerateOptions& options) {
-  return std::make_unique<Gpt2>(folder, options);
+std::unique_ptr<LanguageModel> open_hub(const std::filesystem::path& folder, const GenerateOptions& options) {
+  return std::make_unique<HubModel>(folder, options);
 }
 
 }  // namespace strata
