@@ -90,7 +90,9 @@ void add_generate_command(CLI::App& app) {
       "writes "
       "after it,\n"
       "token by token.");
-  command->add_option("model", state->model, "A Hugging Face folder of GPT-2, Llama or Qwen2, or a run's folder (--task text)")
+  command
+      ->add_option("model", state->model,
+                   "A Hugging Face folder of GPT-2, Llama or Qwen2, or a run's folder (--task text)")
       ->required()
       ->type_name("MODEL");
   table.begin_group("Input");

@@ -1,6 +1,6 @@
-// Text from language models: folders of GPT-2, Llama or Qwen2, original or with streaming HSA in some layers, and runs of
-// `strata train --task text`. Each token takes one step with the caches of the attention. This header does not include
-// torch, so that the command does not need to.
+// Text from language models: folders of GPT-2, Llama or Qwen2, original or with streaming HSA in some layers, and runs
+// of `strata train --task text`. Each token takes one step with the caches of the attention. This header does not
+// include torch, so that the command does not need to.
 #pragma once
 
 #include <functional>

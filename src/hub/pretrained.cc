@@ -34,9 +34,7 @@ Tensor Pretrained::activate(const Tensor& x) const {
 Tensor Pretrained::attend(int64_t index, const Layer& layer, const Tensor& x, const Tensor& lengths,
                           int64_t first) const {
   const int64_t B = x.size(0), T = x.size(1);
-  auto heads = [&](const Tensor& t, int64_t count) {
-    return t.view({B, T, count, config_.head_size}).transpose(1, 2);
-  };
+  auto heads = [&](const Tensor& t, int64_t count) { return t.view({B, T, count, config_.head_size}).transpose(1, 2); };
   Tensor q = heads(layer.query(x), config_.heads), k = heads(layer.key(x), config_.key_heads);
   if (frequencies_.defined()) {
     const Tensor places = torch::arange(first, first + T);

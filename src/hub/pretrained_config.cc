@@ -51,7 +51,8 @@ std::vector<std::string> read_labels(const ConfigReader& reader) {
       labels.push_back(names.contains(key) && names[key].is_string() ? names[key].get<std::string>() : key);
     }
   } else {  // transformers omits its default names; its default number of classes is two
-    for (int64_t id = 0; id < reader.number("num_labels", 2, 10000); ++id) labels.push_back(fmt::format("LABEL_{}", id));
+    for (int64_t id = 0; id < reader.number("num_labels", 2, 10000); ++id)
+      labels.push_back(fmt::format("LABEL_{}", id));
   }
   return labels;
 }

@@ -137,8 +137,7 @@ void Pretrained::read_modern(const Reader& reader) {
                        reader.linear(attention + "o_proj", H, q, c.out_bias),
                        reader.linear(ffn + "gate_proj", c.inner, H, c.ffn_bias),
                        reader.linear(ffn + "up_proj", c.inner, H, c.ffn_bias),
-                       reader.linear(ffn + "down_proj", H, c.inner, c.ffn_bias),
-                       reader.norm(name + "input_layernorm"),
+                       reader.linear(ffn + "down_proj", H, c.inner, c.ffn_bias), reader.norm(name + "input_layernorm"),
                        reader.norm(name + "post_attention_layernorm")});
   }
   if (!c.tied && !reader.has("lm_head.weight"))

@@ -36,9 +36,10 @@ int64_t rotary_size(const ModelConfig& c) {
 }
 
 HktAttentionOptions pyramid_options(const ModelConfig& c, int64_t levels) {
-  TORCH_CHECK_VALUE(!c.psd || c.positions != "rotary",
-                    "psd: expected positions that are not rotary, because the kernel of rotated queries and keys is not "
-                    "positive semi-definite; use --positions learned");
+  TORCH_CHECK_VALUE(
+      !c.psd || c.positions != "rotary",
+      "psd: expected positions that are not rotary, because the kernel of rotated queries and keys is not "
+      "positive semi-definite; use --positions learned");
   return HktAttentionOptions(c.model_size, c.heads)
       .key_heads(c.key_heads)
       .levels(levels)

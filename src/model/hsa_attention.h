@@ -47,8 +47,8 @@ struct HsaAttentionOptions {
 };
 
 // Parameters (H heads, Hk key heads, d = model_size / H): query.weight, out.weight (model, model); key.weight,
-// value.weight (Hk d, model); sibling_bias (H, tables, places, places) with "bias"; position_vectors (H, tables, places,
-// 8) with "learned".
+// value.weight (Hk d, model); sibling_bias (H, tables, places, places) with "bias"; position_vectors (H, tables,
+// places, 8) with "learned".
 class STRATA_API HsaAttentionImpl : public torch::nn::Cloneable<HsaAttentionImpl> {
  public:
   explicit HsaAttentionImpl(const HsaAttentionOptions& options);
@@ -65,8 +65,8 @@ class STRATA_API HsaAttentionImpl : public torch::nn::Cloneable<HsaAttentionImpl
   // One new token per sequence, x: (B, model). Equals the parallel form, to rounding; costs O(b log T). No gradients.
   torch::Tensor step(const torch::Tensor& x, HsaStreamCache& cache);
 
-  // q (B, H, T, d), k and v (B, Hk, T, d) of x, normalised and rotated if the options say so: the inputs of hierarchy_score.
-  // places: (T) or (B, T), where the tokens stand; 0 .. T - 1 unless given.
+  // q (B, H, T, d), k and v (B, Hk, T, d) of x, normalised and rotated if the options say so: the inputs of
+  // hierarchy_score. places: (T) or (B, T), where the tokens stand; 0 .. T - 1 unless given.
   std::vector<torch::Tensor> project(const torch::Tensor& x, const torch::Tensor& places = {});
   torch::Tensor position_table() const;  // E: (H, tables, places, places), undefined without positions
 

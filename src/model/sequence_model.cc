@@ -40,8 +40,8 @@ SequenceModelImpl::SequenceModelImpl(const ModelConfig& config_, const ModelShap
     blocks_.push_back(std::move(block));
   }
   norm_ = make_norm("norm");
-  head_ = register_module(
-      "head", torch::nn::Linear(torch::nn::LinearOptions(size, shape.outputs).bias(!config.is_modern())));
+  head_ = register_module("head",
+                          torch::nn::Linear(torch::nn::LinearOptions(size, shape.outputs).bias(!config.is_modern())));
 }
 
 SequenceModelImpl::Part SequenceModelImpl::make_norm(const std::string& name) {
@@ -60,9 +60,7 @@ SequenceModelImpl::Part SequenceModelImpl::make_ffn(const std::string& prefix) {
     };
   auto widen = register_module(prefix + "widen", torch::nn::Linear(size, width));
   auto narrow = register_module(prefix + "narrow", torch::nn::Linear(width, size));
-  return [norm, widen, narrow](const Tensor& x) {
-    return narrow->forward(torch::gelu(widen->forward(norm(x))));
-  };
+  return [norm, widen, narrow](const Tensor& x) { return narrow->forward(torch::gelu(widen->forward(norm(x)))); };
 }
 
 int64_t SequenceModelImpl::parameter_count() const {

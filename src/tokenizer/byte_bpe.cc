@@ -189,10 +189,10 @@ void ByteBpe::encode(std::string_view text, TextRange range, Encoding& to) const
     TextRange& place = to.places[i];
     const int64_t last = std::max(place.begin, place.end - 1);
     const bool behind = place.begin >= static_cast<int64_t>(composed.sources.size());
-    place = behind ? TextRange{range.end, range.end}
-                   : TextRange{composed.sources[place.begin].begin,
-                               place.begin < place.end ? composed.sources[last].end
-                                                       : composed.sources[place.begin].begin};
+    place = behind
+                ? TextRange{range.end, range.end}
+                : TextRange{composed.sources[place.begin].begin,
+                            place.begin < place.end ? composed.sources[last].end : composed.sources[place.begin].begin};
   }
 }
 

@@ -174,14 +174,17 @@ struct TokenizerReader {
     const Json bytes = parts.empty() ? Json::object() : parts.back();
     const bool split = parts.size() == 2 && type_of(parts[0]) == "Split";
     if (type_of(bytes) != "ByteLevel" || (parts.size() != 1 && !split)) {
-      std::vector<std::string> types;
-      for (const Json& part : parts) types.push_back(type_of(part).empty() ? "none" : shown(type_of(part)));
-      fail(fmt::format("expected the pre_tokenizer ByteLevel, or Split and ByteLevel, got {}", fmt::join(types, ", ")));
+      std::string types;
+      for (const Json& part : parts)
+        types += (types.empty() ? "" : ", ") + (type_of(part).empty() ? "none" : shown(type_of(part)));
+      fail(fmt::format("expected the pre_tokenizer ByteLevel, or Split and ByteLevel, got {}",
+                       types.empty() ? "none" : types));
     }
     options.space_in_front = flag(bytes, "add_prefix_space", false);
-    if (split == flag(bytes, "use_regex", true) || (split && options.space_in_front))
-      fail("expected a ByteLevel that splits by its own pattern alone, or one behind a Split that does not split and adds "
-           "no space");
+    if (split == flag(bytes, "use_regex", true) || (split && options.space_in_front)) {
+      fail(
+          "expected either a ByteLevel alone with use_regex, or one behind a Split without use_regex and prefix space");
+    }
     if (!split) return options;
     const std::string expression = word(part(parts[0], "pattern"), "Regex", "");
     if (!find_word_pattern(expression, options.pattern) || word(parts[0], "behavior", "") != "Isolated" ||

@@ -53,7 +53,7 @@ class Tokenizer {
   std::string decode(const std::vector<int32_t>& ids) const;
 
   int64_t size() const { return size_; }
-  bool is_special(int32_t id) const;  // added tokens that are text are not
+  bool is_special(int32_t id) const;                // added tokens that are text are not
   int32_t special_id(std::string_view text) const;  // of the special token written like this; -1 if there is none
   int64_t special_count() const { return static_cast<int64_t>(before_.size() + after_.size()); }
 

@@ -44,18 +44,18 @@ def test_a_run_from_before_there_were_blocks_is_classic(home):
     assert tensors(home / "run/last.safetensors") == before and json.loads(strata("eval", "run", "--json"))["rows"] == 64
 
 
+def made(model, prompt, tokens):
+    return json.loads(strata("generate", model, prompt, "--tokens", tokens, "--temperature", 0, "--quiet", "--json"))
+
+
 def test_text_from_a_modern_model(home):
     (home / "text.txt").write_text("to be, or not to be: that is the question. " * 200)
     for attention in ("flat", "hkt", "hsa", "strata"):
         strata("train", "--task", "text", "--data", "text.txt", "--attention", attention, *MODERN, "--model-size", "16", "--length", "32", "--steps", "20",
                "--branching", "4", "--folder", attention, "--quiet")
-
-        def made(prompt, tokens):
-            return json.loads(strata("generate", attention, prompt, "--tokens", tokens, "--temperature", 0, "--quiet", "--json"))
-
-        whole, text = made("to be", 40), ""
+        whole, text = made(attention, "to be", 40), ""
         for _ in range(6):
-            text += made("to be" + text, 1)["text"]
+            text += made(attention, "to be" + text, 1)["text"]
         assert whole["tokens"] == 40 and ("\ufffd" in text or whole["text"].startswith(text)), "no longest text, and caches equal prompts"
     (home / "test.tsv").write_text("label\ttext\n" + "x\tto be, or not to be: that is\n" * 4)
     strata("inject", "flat", "--test", "test.tsv", "--layers", "1", "--tree", "balanced", "--branching", "4", "--no-times", "--folder", "out", "--quiet")

@@ -41,7 +41,8 @@ struct Expected {
 };
 
 class PretrainedFamily : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Families, PretrainedFamily, testing::Values("bert", "roberta", "gpt2", "llama", "llama_linear", "qwen2"),
+INSTANTIATE_TEST_SUITE_P(Families, PretrainedFamily,
+                         testing::Values("bert", "roberta", "gpt2", "llama", "llama_linear", "qwen2"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(PretrainedFamily, HiddenStatesAndLogitsAreTheReferences) {

@@ -1,15 +1,15 @@
-// The modern block: its parts against their formulas, the whole model against plain loops in float64, caches against the
-// parallel form, and what is refused.
+// The modern block: its parts against their formulas, the whole model against plain loops in float64, caches against
+// the parallel form, and what is refused.
 #include "model/modern.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "data/task.h"
 #include "model/hsa_attention.h"
 #include "model/model_file.h"
 #include "model/sequence_model.h"
-#include "data/task.h"
 #include "torch/hsa_op.h"
 #include "train/tiny_run.h"
 
@@ -121,7 +121,8 @@ Rows plain_model(const SequenceModel& model, const std::vector<int64_t>& tokens)
     for (size_t t = 0; t < x.size(); ++t) {
       const Row attended = times(out, mixed[t]);
       for (size_t c = 0; c < attended.size(); ++c) x[t][c] += attended[c];
-      const Row fed = plain_swiglu(plain_rms_norm(x[t], vector(name + "ffn_norm.weight"), kEpsilon), gate, widen, narrow);
+      const Row fed =
+          plain_swiglu(plain_rms_norm(x[t], vector(name + "ffn_norm.weight"), kEpsilon), gate, widen, narrow);
       for (size_t c = 0; c < fed.size(); ++c) x[t][c] += fed[c];
     }
   }

@@ -101,7 +101,13 @@ def model(request, tmp_path_factory):
     """The folder, the model and its tokenizer."""
     name, options = CASES[request.param]
     folder = tmp_path_factory.mktemp("model")
-    sizes = {"vocab_size": 330, "max_position_embeddings": 256, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None}
+    sizes = {
+        "vocab_size": 330,
+        "max_position_embeddings": 256,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": None,
+    }
     if name.startswith("Qwen2"):
         sizes.update(intermediate_size=48, num_attention_heads=4)
     made = tiny_models.make(transformers, name, layers=3, **{**sizes, **options})

@@ -74,10 +74,12 @@ TEST(Tokenizer, PatternsThatAreNotKnownAreNamed) {
       const std::string message = error_of(ExitCode::kData, [&] { Tokenizer::from_json(changed.dump(), "t"); });
       EXPECT_TRUE(contains(message, words)) << message;
     };
-    refuse("/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\w+", "pattern of Llama 3, Qwen2 or GPT-2, each match isolated, got \"\\w+\"");
+    refuse("/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\w+",
+           "pattern of Llama 3, Qwen2 or GPT-2, each match isolated, got \"\\w+\"");
     refuse("/pre_tokenizer/pretokenizers/0/behavior", "Removed", "each match isolated");
-    refuse("/pre_tokenizer/pretokenizers/0/type", "Digits", "expected the pre_tokenizer ByteLevel, or Split and ByteLevel, got Digits, ByteLevel");
-    refuse("/pre_tokenizer/pretokenizers/1/use_regex", true, "behind a Split that does not split");
+    refuse("/pre_tokenizer/pretokenizers/0/type", "Digits",
+           "expected the pre_tokenizer ByteLevel, or Split and ByteLevel, got Digits, ByteLevel");
+    refuse("/pre_tokenizer/pretokenizers/1/use_regex", true, "one behind a Split without use_regex");
     refuse("/pre_tokenizer", Json(), "got none");
     refuse("/normalizer", Json{{"type", "NFKC"}}, "or with NFC, got NFKC");
     refuse("/model/byte_fallback", true, "got a SentencePiece tokenizer");
