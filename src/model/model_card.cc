@@ -42,6 +42,7 @@ void check(const ModelCard& card, const std::string& where) {
 
 Json ModelCard::to_json() const {
   ModelCard copy = *this;
+  copy.config = resolved(copy.config);
   OptionTable config_table, shape_table;
   declare(config_table, copy.config);
   declare(shape_table, copy.shape);
