@@ -166,7 +166,7 @@ void ByteBpe::add_word(std::string_view text, std::string_view word, int64_t beg
     if (options_.trim_places) {
       const auto spaces = static_cast<int64_t>(std::min(bytes.find_first_not_of(' '), bytes.size()));
       const auto behind = static_cast<int64_t>(bytes.size() - 1 - bytes.find_last_not_of(' '));  // all of them: size
-      const int64_t kept = options_.keep_first && to.ids.empty() ? 1 : 0;
+      const int64_t kept = options_.keep_first && to.ids.empty() && spaces == 1 ? 1 : 0;
       for (int64_t n = kept; n < spaces; ++n)  // the added space stands for the first character
         place.begin = std::min(whole_characters(text, {place.begin, place.begin + 1}).end, place.end);
       place.end =

@@ -17,7 +17,7 @@ class ByteBpe : public TokenModel {
   struct Options {
     bool space_in_front = false;  // a text that does not start with a space is read as if it did
     bool trim_places = false;     // the place of a word excludes the space in front of it,
-    bool keep_first = false;      // but for one space of the first word
+    bool keep_first = false;      // but for a single one of the first word
     bool whole_words = false;     // a word of the vocabulary is one token, whatever the merges say
     bool compose = false;         // texts are read in NFC
     WordPattern pattern = WordPattern::kGpt2;

@@ -70,14 +70,14 @@ def wordpiece(lowercase):
     return tokenizer
 
 
-def learn(tokenizer, special):
+def learn(tokenizer, special, texts=LEARN, size=420):
     trainer = trainers.BpeTrainer(
-        vocab_size=420,
+        vocab_size=size,
         special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(LEARN, trainer)
+    tokenizer.train_from_iterator(texts, trainer)
 
 
 def bpe(special, processor, prefix=False):
@@ -100,15 +100,17 @@ WORDS = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s
 
 
 def split_bpe(digits):
-    """Byte-level BPE behind a Split, as Llama 3 and Qwen2 have it, with a special token and one that is text."""
+    """Byte-level BPE behind a Split, as Llama 3 and Qwen2 have it, with a special token and one that is text. It learns
+    from whole texts, so that its merges would join what the pattern keeps apart."""
     tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    learn(tokenizer, ["<|end|>", "<|begin|>"], [text for text in TEXTS if len(text) < 80] * 3, 700)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(WORDS % digits), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    learn(tokenizer, ["<|end|>", "<|begin|>"])
     tokenizer.add_tokens(["<tool>"])
     return tokenizer
 
