@@ -192,6 +192,15 @@ def _place(open_lists: Sequence[tuple[Sequence[Any], int, int]]) -> str:
     return "data" + "".join(path if len(path) <= 12 else [*path[:6], "..", *path[-6:]])
 
 
+def given_once(name: str, value: int | None, other: str, other_value: int | None) -> int:
+    """An argument that has two names."""
+    require(value is None or other_value is None, f"{name}, {other}: expected one of them, as they mean the same, got both")
+    chosen = other_value if value is None else value
+    if chosen is None:
+        raise TypeError(f"{name}: expected a number, got none")
+    return integer(name, chosen)
+
+
 def sequence_ends(name: str, ends: Integers | None, like: Tensor) -> Tensor | None:
     """cu_seqlens of packed sequences as a tensor on the device of `like`."""
     if ends is None:

@@ -211,12 +211,12 @@ struct Consumer {
     if (other_first >= full.x * kOther && other_first < full.y * kOther) return;
     const SequenceLimits limits(p, work.batch);
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
+    for (int i = 0; i < 4; ++i) {  // the other side's rows of a column are neighbours
+      const auto seen = kOwnKeys ? limits.seeing_queries(p, rows[i / 2]) : limits.visible_keys(p, rows[i / 2]);
+      const uint32_t bits = seen.bits(other_first + key_of_slot<kTiles>(0, 2 * (lane % 4) + i % 2), kTiles);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int other = other_first + key_of_slot<kTiles>(n, 2 * (lane % 4) + i % 2), mine = rows[i / 2];
-        const int query = kOwnKeys ? other : mine, key = kOwnKeys ? mine : other;
-        if (limits.visible_keys(p, query).has(key)) continue;
+      for (int n = 0; n < kTiles; ++n) {
+        if ((bits >> n & 1) != 0) continue;
         s[4 * n + i] = 0;
         if constexpr (kKeys) dp[4 * n + i] = 0;
       }
@@ -290,7 +290,7 @@ struct Consumer {
     return kPacked ? 1 + packed_level(lane / 4 + 8) : lane / 4 % 2 == 0 ? 2 : kMmaLevels;
   }
   __device__ void store_weight_parts(float (&parts)[5]) const {
-    const int64_t part = work.first_head * parts_of(p) + work.tile * (kRows / 16) + (own_first - work.own_first) / 16;
+    const int64_t part = work.first_head * parts_of(p) + int64_t{work.tile} * (kRows / 16) + (own_first - work.own_first) / 16;
     float* const total = a.weight_parts + (part + warp) * kMmaLevels;
 #pragma unroll
     for (int l = 0; l < kLevels; ++l) {

@@ -68,31 +68,33 @@ struct WorkTile {
   SequenceLimits limits;
   int first_head, heads, first, last, batch, own_first;
   int own_limit, other_limit;  // real tokens
-  int64_t tile;                // counted through all sequences
+  int tile;                    // counted through all sequences
 };
 template <bool kOwnKeys>
 __device__ bool next_work_tile(const HktProblem& p, int wave, WorkTile* work) {
   const int group_size = static_cast<int>(p.heads / p.key_heads);
-  const int owners = static_cast<int>(kOwnKeys ? p.key_heads : p.heads);
+  const auto owners = static_cast<unsigned>(kOwnKeys ? p.key_heads : p.heads);
   const HktSide own = kOwnKeys ? key_side(p) : query_side(p);
-  const int64_t item = scheduled_tile(wave), tiles = tile_count(own, kRows);
-  if (item >= owners * tiles) return false;
+  const auto item = static_cast<unsigned>(scheduled_tile(wave));
   // The most work first: early keys are seen by most, late queries see most.
   int owner;
-  HktTile at;
   if (own.begins == nullptr) {  // all heads of a sequence before the next one
-    const int row_blocks = (static_cast<int>(own.tokens) + kRows - 1) / kRows;
-    const int block = static_cast<int>(item % row_blocks);
-    owner = static_cast<int>(item / row_blocks % owners);
-    at = {item / row_blocks / owners, kOwnKeys ? block : row_blocks - 1 - block};
-    work->tile = at.sequence * row_blocks + at.tile;
+    const unsigned row_blocks = (static_cast<unsigned>(own.tokens) + kRows - 1) / kRows, line = item / row_blocks;
+    if (line >= owners * static_cast<unsigned>(p.batch)) return false;
+    const unsigned block = kOwnKeys ? item % row_blocks : row_blocks - 1 - item % row_blocks;
+    owner = static_cast<int>(line % owners);
+    work->batch = static_cast<int>(line / owners);
+    work->own_first = static_cast<int>(block * kRows);
+    work->tile = static_cast<int>(work->batch * row_blocks + block);
   } else {
+    const auto tiles = static_cast<unsigned>(tile_count(own, kRows));
+    if (item >= owners * tiles) return false;
     owner = static_cast<int>(item / tiles);
-    work->tile = kOwnKeys ? item % tiles : tiles - 1 - item % tiles;
-    at = locate_tile(own, work->tile, kRows);
+    work->tile = static_cast<int>(kOwnKeys ? item % tiles : tiles - 1 - item % tiles);
+    const HktTile at = locate_tile(own, work->tile, kRows);
+    work->batch = static_cast<int>(at.sequence);
+    work->own_first = static_cast<int>(at.tile) * kRows;
   }
-  work->batch = static_cast<int>(at.sequence);
-  work->own_first = static_cast<int>(at.tile) * kRows;
   work->first_head = owner * (kOwnKeys ? group_size : 1);
   work->heads = kOwnKeys ? group_size : 1;
   work->limits = SequenceLimits(p, work->batch);

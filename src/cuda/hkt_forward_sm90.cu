@@ -67,21 +67,23 @@ struct WorkTile {
 template <int kKeys>
 __device__ bool next_work_tile(const HktProblem& p, int wave, WorkTile* work) {
   const HktSide queries = query_side(p);
-  const int64_t item = scheduled_tile(wave), tiles = tile_count(queries, kRows);
-  if (item >= p.heads * tiles) return false;
-  HktTile at;
+  const auto item = static_cast<unsigned>(scheduled_tile(wave));
+  const auto heads = static_cast<unsigned>(p.heads);
+  // The last rows see most keys, and go first.
   if (queries.begins == nullptr) {  // all heads of a sequence before the next one
-    const int row_blocks = (static_cast<int>(p.tokens) + kRows - 1) / kRows;
-    const int line = static_cast<int>(item / row_blocks);
-    work->head = line % static_cast<int>(p.heads);
-    // The last rows see most keys, and go first.
-    at = {line / static_cast<int>(p.heads), row_blocks - 1 - item % row_blocks};
+    const unsigned row_blocks = (static_cast<unsigned>(p.tokens) + kRows - 1) / kRows, line = item / row_blocks;
+    if (line >= heads * static_cast<unsigned>(p.batch)) return false;
+    work->head = static_cast<int>(line % heads);
+    work->batch = static_cast<int>(line / heads);
+    work->first_row = static_cast<int>((row_blocks - 1 - item % row_blocks) * kRows);
   } else {
+    const auto tiles = static_cast<unsigned>(tile_count(queries, kRows));
+    if (item >= heads * tiles) return false;
     work->head = static_cast<int>(item / tiles);
-    at = locate_tile(queries, tiles - 1 - item % tiles, kRows);
+    const HktTile at = locate_tile(queries, tiles - 1 - item % tiles, kRows);
+    work->batch = static_cast<int>(at.sequence);
+    work->first_row = static_cast<int>(at.tile) * kRows;
   }
-  work->batch = static_cast<int>(at.sequence);
-  work->first_row = static_cast<int>(at.tile) * kRows;
   work->limits = SequenceLimits(p, work->batch);
   const int2 range = work->limits.key_tiles(p, work->first_row, kRows, kKeys);
   work->first = range.x;
@@ -241,10 +243,11 @@ struct Consumer {
     for (int half = 0; half < 2; ++half) {
       const auto visible = limits.visible_keys(p, own_first + M::fine_row(a, warp * 16 + lane / 4 + half * 8));
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
+      for (int e = 0; e < 2; ++e) {  // the keys of a column are neighbours
+        const uint32_t bits = visible.bits(first_key + key_of_slot<kTiles>(0, 2 * (lane % 4) + e), kTiles);
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          if (!visible.has(first_key + key_of_slot<kTiles>(n, 2 * (lane % 4) + e))) s[4 * n + 2 * half + e] = -INFINITY;
+        for (int n = 0; n < kTiles; ++n) {
+          if ((bits >> n & 1) == 0) s[4 * n + 2 * half + e] = -INFINITY;
         }
       }
     }

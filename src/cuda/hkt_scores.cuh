@@ -60,6 +60,11 @@ struct SequenceLimits {
   struct Keys {
     int first, end;
     __device__ bool has(int key) const { return key >= first && key < end; }
+    // Which of `count` neighbours from `from` on are among them, a bit each; at most 31.
+    __device__ uint32_t bits(int from, int count) const {
+      const int low = min(max(first - from, 0), count), high = min(max(end - from, low), count);
+      return (1u << high) - (1u << low);
+    }
   };
   __device__ Keys visible_keys(const HktProblem& p, int query) const {
     if (query >= queries) return {0, 0};
@@ -69,6 +74,11 @@ struct SequenceLimits {
   __device__ bool is_edge(const HktProblem& p, int first, int count, int first_key, int key_count) const {
     return first + count > queries || first_key + key_count > keys || first_key + key_count - 1 > first + right(p) ||
            first_key < first + count - 1 - left(p);
+  }
+  // Queries first .. end - 1 are those that see a key.
+  __device__ Keys seeing_queries(const HktProblem& p, int key) const {
+    if (key >= keys) return {0, 0};
+    return {key - right(p), min(queries, key + left(p) + 1)};
   }
   // Tiles of `size` keys of which every query of first .. first + count - 1 sees every key, begin .. end - 1, and the
   // other way round. Others are edges.
