@@ -27,12 +27,14 @@ struct Arguments {
 std::vector<Figure> hkt_figures(const Arguments& arguments);
 std::vector<Figure> hsa_figures(const Arguments& arguments);
 std::vector<Figure> strata_figures(const Arguments& arguments);
+std::vector<Figure> argument_figures(const Arguments& arguments);
 std::vector<Figure> train_figures(const Arguments& arguments);
 std::vector<Figure> inject_figures(const Arguments& arguments);  // only in builds with ICU
 // On a GPU; only in builds with CUDA.
 std::vector<Figure> hkt_cuda_figures(const Arguments& arguments);
 std::vector<Figure> hsa_cuda_figures(const Arguments& arguments);
 std::vector<Figure> strata_cuda_figures(const Arguments& arguments);
+std::vector<Figure> argument_cuda_figures(const Arguments& arguments);
 std::vector<Figure> train_cuda_figures(const Arguments& arguments);
 
 // Prints the table, with the floor of each kernel and the share of it that is reached, and adds to the JSON file;

@@ -28,11 +28,13 @@ const std::vector<Bench> kBenches = {
     {"hkt", bench::hkt_figures, bench::hkt_cuda_figures},
     {"hsa", bench::hsa_figures, bench::hsa_cuda_figures},
     {"strata", bench::strata_figures, bench::strata_cuda_figures},
+    {"arguments", bench::argument_figures, bench::argument_cuda_figures},
     {"train", bench::train_figures, bench::train_cuda_figures},
 #else
     {"hkt", bench::hkt_figures, nullptr},
     {"hsa", bench::hsa_figures, nullptr},
     {"strata", bench::strata_figures, nullptr},
+    {"arguments", bench::argument_figures, nullptr},
     {"train", bench::train_figures, nullptr},
 #endif
 #ifdef STRATA_HUB
@@ -129,7 +131,7 @@ void run_bench(BenchState& state) {
 void add_bench_command(CLI::App& app) {
   auto state = std::make_shared<BenchState>();
   CLI::App* command = app.add_subcommand("bench", "Measure the kernels and training steps next to those of PyTorch");
-  command->add_option("which", state->which, "hkt, hsa, strata, train, inject; all if none is named")
+  command->add_option("which", state->which, "hkt, hsa, strata, arguments, train, inject; all if none is named")
       ->check(CLI::IsMember(names()))
       ->type_name("NAME");
   OptionTable& table = state->table;

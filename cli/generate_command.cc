@@ -26,7 +26,8 @@ Json to_json(const std::string& prompt, const Generated& made) {
   Json json = {{"prompt", prompt},        {"text", made.text},
                {"ended", made.ended},     {"prompt_tokens", made.prompt_tokens},
                {"tokens", made.tokens},   {"prompt_seconds", made.prompt_seconds},
-               {"seconds", made.seconds}, {"cache_bytes", made.cache_bytes}};
+               {"seconds", made.seconds}, {"cache_bytes", made.cache_bytes},
+               {"ids", made.ids}};
   if (made.cache_nodes > 0) {
     json["cache_nodes"] = made.cache_nodes;
     json["cache_node_bytes"] = made.node_bytes;
@@ -83,13 +84,15 @@ void run_generate(const GenerateState& state) {
 void add_generate_command(CLI::App& app) {
   auto state = std::make_shared<GenerateState>();
   OptionTable& table = state->table;
-  CLI::App* command = app.add_subcommand("generate", "Text from GPT-2, or from a language model of yours");
+  CLI::App* command = app.add_subcommand("generate", "Text from GPT-2, Llama, Qwen2, or a language model of yours");
   command->description(
       "Text from a language model: strata generate MODEL [PROMPT]. Prints the prompt and the text that the model "
       "writes "
       "after it,\n"
       "token by token.");
-  command->add_option("model", state->model, "A Hugging Face folder of GPT-2, or a run's folder (--task text)")
+  command
+      ->add_option("model", state->model,
+                   "A Hugging Face folder of GPT-2, Llama or Qwen2, or a run's folder (--task text)")
       ->required()
       ->type_name("MODEL");
   table.begin_group("Input");
@@ -101,6 +104,7 @@ void add_generate_command(CLI::App& app) {
   command->footer(
       examples("  strata generate models/gpt2 \"The old house\" --top-p 0.9 --tokens 100\n"
                "  strata generate models/gpt2 --file letter.txt --layers late --temperature 0.8\n"
+               "  strata generate models/Qwen2.5-0.5B \"The old house\" --temperature 0\n"
                "  strata generate runs/text-hsa-seed1 \"ROMEO:\" --temperature 0.7 --stop \"JULIET:\""));
   bind_command(*command, table, [state] { run_generate(*state); }, {.words = &state->prompt});
 }

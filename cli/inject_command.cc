@@ -145,8 +145,9 @@ void add_inject_command(CLI::App& app) {
       "strata inject MODEL --train FILE --test FILE. Labels are used only to measure; layers and trees are chosen "
       "without them.");
   command
-      ->add_option("model", state->options.model,
-                   "A Hugging Face folder (BERT, RoBERTa, MiniLM, GPT-2), or a run's folder with flat attention")
+      ->add_option(
+          "model", state->options.model,
+          "A Hugging Face folder (BERT, RoBERTa, MiniLM, GPT-2, Llama, Qwen2), or a run's folder with flat attention")
       ->required()
       ->type_name("MODEL");
   declare(table, state->options);

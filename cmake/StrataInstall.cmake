@@ -39,7 +39,8 @@ if(TARGET strata_torch)
   install(EXPORT strataTorch NAMESPACE strata:: DESTINATION ${config_dir} FILE strataTorch.cmake)
   # They include each other without a folder, as they lie in one here and there.
   install(FILES src/model/decoding_cache.h src/model/hkt_attention.h src/model/hkt_cache.h src/model/hsa_attention.h
-                src/model/hsa_stream_cache.h src/model/safetensors.h src/model/strata_attention.h
+                src/model/hsa_stream_cache.h src/model/modern.h src/model/rotary.h src/model/safetensors.h
+                src/model/strata_attention.h
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/strata/model)
   install(FILES src/torch/hkt_op.h src/torch/hsa_op.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/strata/torch)
 

@@ -46,6 +46,7 @@ if [ -x "$work/prefix/bin/strata" ]; then
 fi
 if [ "$python" != none ]; then
   grep -q 'output \[2, 100, 64\]' "$work/torch.out"
+  "$work/torch/build/modern_decoder" | grep 'loss below 0.1: A rolling stone gathers no moss, and a watched pot never boils.'
   package=$(dirname "$(find "$work/prefix" -path '*/strata/__init__.py')")
   cd "$work"  # not in the checkout: only what was installed may be found
   env -u STRATA_LIBRARY PYTHONPATH="$(dirname "$package")" "$python" -c '

@@ -1,11 +1,15 @@
 // HKT attention: scores at several resolutions, mixed by convex weights under one softmax (docs/MATH.md, section 1).
 //
-//   S_ij = scale * sum_l a_{h,l} <q^(l)_{i >> l}, k^(l)_{j >> l}> + bias_ij        o_i = sum_j softmax_j(S_ij) v_j
+//   S_ij = scale * sum_l a_{h,l} <q^(l)_{i >> l}, k^(l)_{j >> l}> + bias_ij - slope_h |i - j|
+//   o_i = sum_j softmax_j(S_ij) v_j
 //
-// Level l has T_l = ceil(T / 2^l) rows. The causal mask (j <= i) and the lengths count level-0 tokens. A row without a
-// visible key gives o = 0, lse = -inf and zero gradients. One level is ordinary ("flat") attention.
+// Level l has T_l = ceil(T / 2^l) rows. The causal mask (j <= i), the window (i - left <= j <= i + right) and the
+// lengths count level-0 tokens. A row without a visible key gives o = 0, lse = -inf and zero gradients. One level is
+// ordinary ("flat") attention. Keys may belong to another sequence than the queries (cross-attention): both sides then
+// have their own tokens, lengths and pyramid, and i and j count from the start of each.
 #pragma once
 
+#include "strata/dropout.h"
 #include "strata/export.h"
 #include "strata/status.h"
 #include "strata/tensor.h"
@@ -31,18 +35,28 @@ struct HktProblem {
   int64_t batch = 0;
   int64_t heads = 0;      // query heads
   int64_t key_heads = 0;  // divides heads; query head h reads key head h / (heads / key_heads)
-  int64_t tokens = 0;     // level-0 rows, padding included
-  int levels = 1;         // 1..kMaxLevels
+  int64_t tokens = 0;     // level-0 rows of q, padding included; of packed sequences, the rows of the longest
+  int64_t key_tokens = -1;  // the same of k and v; negative: self-attention, with the tokens and lengths of q
+  int levels = 1;           // 1..kMaxLevels
   int head_size = 0;      // channels of q and k, 1..kMaxHeadSize
   int value_size = 0;     // channels of v and out, 1..kMaxHeadSize
 
-  ConstView q[kMaxLevels];           // level l: (batch, heads, T_l, head_size)
-  ConstView k[kMaxLevels];           // level l: (batch, key_heads, T_l, head_size)
-  ConstView v;                       // (batch, key_heads, tokens, value_size)
-  const void* weights = nullptr;     // a: (heads, levels), dense, compute type, finite
-  const int64_t* lengths = nullptr;  // (batch): real tokens of each sequence; null: all of them
-  ConstView bias;                    // (batch, heads, tokens, tokens), added after the scale; null data: none
+  ConstView q[kMaxLevels];               // level l: (batch, heads, T_l, head_size)
+  ConstView k[kMaxLevels];               // level l: (batch, key_heads, T_l of the keys, head_size)
+  ConstView v;                           // (batch, key_heads, key_tokens, value_size)
+  const void* weights = nullptr;         // a: (heads, levels), dense, compute type, finite
+  const int64_t* lengths = nullptr;      // (batch): real tokens of each sequence; null: all of them
+  const int64_t* key_lengths = nullptr;  // the same of the keys, with key_tokens
+  ConstView bias;                        // (batch, heads, tokens, key_tokens), added after the scale; null data: none
+  const void* slopes = nullptr;          // ALiBi: (heads), dense, compute type, finite; null: none
   bool causal = false;
+  int64_t window_left = -1, window_right = -1;  // negative: without end
+  Dropout dropout;
+
+  // Packed sequences: all views but the bias have `begins`, lengths are given, lse is (heads, packed_rows).
+  int64_t packed_rows = 0;      // of q[0] and out, all sequences together; 0: not packed
+  int64_t packed_key_rows = 0;  // of v, with key_tokens
+
   double scale = 1.0;  // usually 1 / sqrt(head_size)
   int threads = 0;     // 0: as many as OpenMP would use
 };
@@ -93,8 +107,8 @@ STRATA_API Status hkt_decode(const HktDecode& decode);
 STRATA_API Status hkt_forward_ref(const HktProblem& problem, const HktOutputs& outputs);
 STRATA_API Status hkt_backward_ref(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients);
 
-// The dense (tokens x tokens) matrices of one sequence and head, kFloat64 only; masked scores are -inf. `scores` and
-// `attention` may be null.
+// The dense (tokens x key_tokens) matrices of one sequence and head, kFloat64 only, before dropout; masked scores are
+// -inf. `scores` and `attention` may be null.
 STRATA_API Status hkt_materialize(const HktProblem& problem, int64_t batch, int64_t head, double* scores,
                                   double* attention);
 

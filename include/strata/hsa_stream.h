@@ -19,6 +19,7 @@
 // height may be cut short by the end of the sequence.
 #pragma once
 
+#include "strata/dropout.h"
 #include "strata/export.h"
 #include "strata/hkt.h"
 #include "strata/status.h"
@@ -33,7 +34,7 @@ struct HsaStreamProblem {
   int64_t batch = 0;
   int64_t heads = 0;      // query heads
   int64_t key_heads = 0;  // divides heads; query head h reads key head h / (heads / key_heads)
-  int64_t tokens = 0;
+  int64_t tokens = 0;  // of packed sequences, those of the longest
   int branching = 16;  // b: 2 to kMaxBranching
   int near = 1;        // n: families of each height that a token sees, its own included
   bool both_sides = false;
@@ -49,6 +50,12 @@ struct HsaStreamProblem {
   ConstView key_bias;               // (batch, key_heads, tokens, 1), compute type: kappa; null: 0
   const void* positions = nullptr;  // E: (heads, heights, distances, b, b), dense, compute type; null: 0
   int64_t heights = 0;              // of that table; heights above it get 0
+  Dropout dropout;
+
+  // Packed sequences, each with its own tree: all views have `begins`, lse is (heads, packed_rows).
+  const int64_t* lengths = nullptr;  // (batch): tokens of each sequence; null: not packed
+  int64_t packed_rows = 0;           // of v, all sequences together
+
   double scale = 1.0;
   int threads = 0;
 };
@@ -82,7 +89,7 @@ STRATA_API Status hsa_stream_forward_ref(const HsaStreamProblem& problem,
 STRATA_API Status hsa_stream_backward_ref(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs,
                                           const HsaStreamGradients& gradients);
 
-// The dense (tokens x tokens) attention of one sequence and head, kFloat64 only.
+// The dense (tokens x tokens) attention of one sequence and head, kFloat64 only, before dropout.
 STRATA_API Status hsa_stream_materialize(const HsaStreamProblem& problem, int64_t batch, int64_t head,
                                          double* attention);
 

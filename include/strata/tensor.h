@@ -9,16 +9,22 @@ namespace strata {
 // supported on CUDA only.
 enum class DType { kFloat32, kFloat64, kBFloat16, kFloat16 };
 
-// Strided views of a (batch, head, token, channel) array; strides count elements, and a stride of 0 broadcasts.
+// Strided views of a (batch, head, token, channel) array; strides count elements, and a stride of 0 broadcasts. Packed
+// sequences of different lengths lie one after the other, (head, row, channel): sequence b starts at row begins[b], and
+// stride[0] is not used.
 struct ConstView {
   const void* data = nullptr;
   int64_t stride[4] = {0, 0, 0, 0};
+  const int64_t* begins = nullptr;  // (batch), where the kernels run; null: not packed
 };
 
 struct View {
   void* data = nullptr;
   int64_t stride[4] = {0, 0, 0, 0};
-  operator ConstView() const { return {data, {stride[0], stride[1], stride[2], stride[3]}}; }  // NOLINT: like pointers
+  const int64_t* begins = nullptr;
+  operator ConstView() const {  // NOLINT: like pointers
+    return {data, {stride[0], stride[1], stride[2], stride[3]}, begins};
+  }
 };
 
 // Views of a dense row-major (batch, heads, tokens, channels) array; the strides do not depend on the batch size.

@@ -29,7 +29,7 @@ from strata.hsa_ops import (
     window_family,
 )
 from strata.inject import inject
-from strata.ops import causal_filter, hkt_attention, hkt_decode
+from strata.ops import causal_filter, hkt_attention, hkt_decode, packed_begins, packed_rows
 from strata.rotary import rotate
 from strata.safetensors import load_safetensors, save_safetensors
 from strata.strata_attention import StrataAttention
@@ -58,6 +58,8 @@ __all__ = [
     "inject",
     "kl_gap",
     "load_safetensors",
+    "packed_begins",
+    "packed_rows",
     "rotate",
     "save_safetensors",
     "trees_windows",

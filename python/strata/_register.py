@@ -183,19 +183,24 @@ def _loop_over(op: Rule) -> Rule:
 # ------------------------------------------------------------------------------------------------- cost
 
 
-def _pairs(shapes: Sequence[Any]) -> int:
-    """Score products over all levels: shapes are those of q[l], (B, H, rows, d)."""
-    return sum(int(batch) * int(heads) * int(rows) ** 2 for batch, heads, rows, _ in shapes)
+def _pairs(q: Sequence[Any], k: Sequence[Any]) -> int:
+    """Score products over all levels: shapes are those of q[l] and k[l], (B, H, rows, d)."""
+    return sum(
+        int(batch) * int(heads) * int(rows) * int(keys[2])
+        for (batch, heads, rows, _), keys in zip(q, k, strict=True)
+    )
 
 
-def _hkt_flops(q: Sequence[Any], k: Any, v: Any, *arguments: Any, **options: Any) -> int:
+def _hkt_flops(q: Sequence[Any], k: Sequence[Any], v: Any, *arguments: Any, **options: Any) -> int:
     """Two per multiply-add, as if nothing were masked: torch counts its own attention in this way."""
-    return 2 * _pairs(q) * int(q[0][3]) + 2 * _pairs(q[:1]) * int(v[3])
+    return 2 * _pairs(q, k) * int(q[0][3]) + 2 * _pairs(q[:1], k[:1]) * int(v[3])
 
 
-def _hkt_backward_flops(dout: Any, dlse: Any, q: Sequence[Any], k: Any, v: Any, *arguments: Any, **options: Any) -> int:
+def _hkt_backward_flops(
+    dout: Any, dlse: Any, q: Sequence[Any], k: Sequence[Any], v: Any, *arguments: Any, **options: Any
+) -> int:
     """The scores again, their gradients to q and k, and two products with the values."""
-    return 6 * _pairs(q) * int(q[0][3]) + 4 * _pairs(q[:1]) * int(v[3])
+    return 6 * _pairs(q, k) * int(q[0][3]) + 4 * _pairs(q[:1], k[:1]) * int(v[3])
 
 
 def _stream_rows(shape: Any, branching: int, near: int, both_sides: bool) -> int:

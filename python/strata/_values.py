@@ -192,6 +192,33 @@ def _place(open_lists: Sequence[tuple[Sequence[Any], int, int]]) -> str:
     return "data" + "".join(path if len(path) <= 12 else [*path[:6], "..", *path[-6:]])
 
 
+def given_once(name: str, value: int | None, other: str, other_value: int | None) -> int:
+    """An argument that has two names."""
+    require(value is None or other_value is None, f"{name}, {other}: expected one of them, as they mean the same, got both")
+    chosen = other_value if value is None else value
+    if chosen is None:
+        raise TypeError(f"{name}: expected a number, got none")
+    return integer(name, chosen)
+
+
+def sequence_ends(name: str, ends: Integers | None, like: Tensor) -> Tensor | None:
+    """cu_seqlens of packed sequences as a tensor on the device of `like`."""
+    if ends is None:
+        return None
+    return (ends if isinstance(ends, Tensor) else integer_tensor(name, ends)).to(like.device)
+
+
+def window(window_size: tuple[int, int]) -> tuple[int, int]:
+    """(left, right) of a sliding window; -1 is without end."""
+    try:
+        left, right = window_size
+    except (TypeError, ValueError):
+        raise ValueError(f"window_size: expected a pair (left, right), got {described(window_size)}") from None
+    for name, size in (("left", left), ("right", right)):
+        require(integer(f"window_size {name}", size) >= -1, f"window_size: expected -1 or more as {name}, got {size}")
+    return integer("left", left), integer("right", right)
+
+
 def compute_type(dtype: torch.dtype) -> torch.dtype:
     """The type of computation: float64 for float64, float32 for all others."""
     return torch.float64 if dtype == torch.float64 else torch.float32

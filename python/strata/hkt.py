@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from strata._values import Integers, compute_type, lengths_tensor, padding_mask
+from strata._masks import as_bias, lengths_of_mask, places_in_sequences, without_padding
+from strata._values import Integers, compute_type, given_once, lengths_tensor, sequence_ends, window
 from strata._values import require as _check
-from strata.hkt_cache import HktCache, window_bias
-from strata.ops import causal_filter, hkt_attention
+from strata.hkt_cache import HktCache
+from strata.ops import causal_filter, hkt_attention, packed_begins
 from strata.rotary import check_rotary, rotate
 
 MAX_LEVELS = 8
@@ -19,9 +20,10 @@ FILTER_NOISE = 0.02
 
 
 class HktAttention(nn.Module):
-    """The same module as strata::HktAttention in C++, parameter for parameter.
+    """The same module as strata::HktAttention in C++, parameter for parameter. It also takes the names that
+    nn.MultiheadAttention has for the same things: embed_dim, num_heads, dropout and bias.
 
-    model_size, heads      width of the input, and query heads
+    model_size, heads      width of the input, and query heads; embed_dim, num_heads
     key_heads              fewer key heads than heads (a divisor); default: as many
     levels                 resolutions, 1 (flat attention) to 8
     taps                   of every causal filter
@@ -29,8 +31,11 @@ class HktAttention(nn.Module):
     input_filter           a stride-1 causal filter in front of everything, values included
     per_level_projections  one W_Q, W_K pair per level instead of one for all
     psd                    k = q (I + Omega)^T: the symmetrised kernel is positive semi-definite by construction
-    projection_bias        biases in the projections
+    projection_bias        biases in the projections; bias
     causal                 token i sees tokens 0 .. i only
+    window_size            (left, right): token i sees tokens i - left .. i + right only; -1 is without end
+    alibi                  scores fall with the distance, by the slopes 2^(-8/H), 2^(-16/H), .. of the H heads
+    attention_dropout      probability with which attention weights are dropped in training; dropout
     rotary, rotary_base    channels of each head that are rotated by their position, and the base of the angles; 0: none
     device, dtype          of the parameters, as in nn.Linear
     """
@@ -41,8 +46,8 @@ class HktAttention(nn.Module):
 
     def __init__(
         self,
-        model_size: int,
-        heads: int,
+        model_size: int | None = None,
+        heads: int | None = None,
         *,
         key_heads: int | None = None,
         levels: int = 3,
@@ -53,13 +58,23 @@ class HktAttention(nn.Module):
         psd: bool = False,
         projection_bias: bool = False,
         causal: bool = False,
+        window_size: tuple[int, int] = (-1, -1),
+        alibi: bool = False,
         attention_dropout: float = 0.0,
         rotary: int = 0,
         rotary_base: float = 10000.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        embed_dim: int | None = None,
+        num_heads: int | None = None,
+        dropout: float | None = None,
+        bias: bool | None = None,
     ) -> None:
         super().__init__()
+        model_size = given_once("model_size", model_size, "embed_dim", embed_dim)
+        heads = given_once("heads", heads, "num_heads", num_heads)
+        attention_dropout = attention_dropout if dropout is None else dropout
+        projection_bias = projection_bias if bias is None else bias
         if key_heads is None:
             key_heads = heads
         _check(
@@ -81,9 +96,8 @@ class HktAttention(nn.Module):
             f"psd: expected key_heads = heads = {heads}, because the keys are made from the queries; got {key_heads}",
         )
         _check(
-            attention_dropout == 0.0,
-            f"attention_dropout: expected 0, got {attention_dropout}; dropout inside the attention is not supported, "
-            "apply it to the module's output instead",
+            0 <= attention_dropout < 1,
+            f"attention_dropout: expected a probability from 0 to less than 1, got {attention_dropout}",
         )
         check_rotary(rotary, rotary_base, model_size // heads)
         _check(
@@ -92,6 +106,7 @@ class HktAttention(nn.Module):
             f"{rotary}",
         )
         self.rotary, self.rotary_base = rotary, rotary_base
+        self.window_size, self.alibi, self.attention_dropout = window(window_size), alibi, attention_dropout
         self.model_size, self.heads, self.key_heads, self.levels, self.taps = model_size, heads, key_heads, levels, taps
         self.head_size = model_size // heads
         self.dense_filters, self.input_filter, self.psd, self.causal = dense_filters, input_filter, psd, causal
@@ -141,12 +156,35 @@ class HktAttention(nn.Module):
         # In bfloat16 a row would not sum to one.
         return torch.softmax(self.level_logits, -1, dtype=compute_type(self.level_logits.dtype))
 
-    def pyramid(self, x: Tensor) -> list[Tensor]:
-        """x^(l), (B, ceil(T / 2^l), model), for each level; x: (B, T, model)."""
-        states = [causal_filter(x, self.filter_0, 1) if self.input_filter else x]
+    def alibi_slopes(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+        """(heads), or None without alibi."""
+        if not self.alibi:
+            return None
+        steps = torch.arange(1, self.heads + 1, device=device)
+        return torch.exp2(-8.0 * steps / self.heads).to(compute_type(dtype))
+
+    def pyramid(self, x: Tensor, cu_seqlens: Tensor | None = None) -> list[Tensor]:
+        """x^(l), (B, ceil(T / 2^l), model), for each level; x: (B, T, model). With cu_seqlens those of packed sequences,
+        (1, packed_rows(T, N, l), model)."""
+        states = [causal_filter(x, self.filter_0, 1, cu_seqlens) if self.input_filter else x]
         for level in range(1, self.levels):
-            states.append(causal_filter(states[-1], getattr(self, f"filter_{level}"), 2))
+            states.append(causal_filter(states[-1], getattr(self, f"filter_{level}"), 2, cu_seqlens))
+            if cu_seqlens is not None:
+                cu_seqlens = torch.nn.functional.pad(((cu_seqlens.diff() + 1) >> 1).cumsum(0), (1, 0))
         return states
+
+    def project_all(self, x: Tensor, cu_seqlens: Tensor | None = None) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """q and k of every level, and v, of sequences x (B, T, model), or of packed ones (1, T, model)."""
+        states = self.pyramid(x, cu_seqlens)
+        places: list[Tensor | None] = [None] * self.levels
+        if cu_seqlens is not None and self.rotary > 0:
+            places = [
+                places_in_sequences(state.shape[1], begins)
+                for state, begins in zip(states, packed_begins(cu_seqlens, self.levels), strict=True)
+            ]
+        pairs = [self.project(state, level, places[level]) for level, state in enumerate(states)]
+        v = self.split_heads(self.value(states[0]), self.key_heads)
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs], v
 
     def split_heads(self, x: Tensor, heads: int) -> Tensor:
         """(B, n, heads * d) as (B, heads, n, d)."""
@@ -170,26 +208,79 @@ class HktAttention(nn.Module):
         """The level weights in the type in which values of this type are mixed."""
         return self.level_weights().to(torch.float64 if dtype == torch.float64 else torch.float32)
 
-    def forward(self, x: Tensor, lengths: Integers | None = None, bias: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        lengths: Integers | None = None,
+        bias: Tensor | None = None,
+        *,
+        key: Tensor | None = None,
+        key_lengths: Integers | None = None,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool | None = None,
+        window_size: tuple[int, int] | None = None,
+        cu_seqlens: Integers | None = None,
+        key_cu_seqlens: Integers | None = None,
+        max_seqlen: int = 0,
+        key_max_seqlen: int = 0,
+    ) -> Tensor:
         """x: (B, T, model) to (B, T, model).
 
         lengths  (B) real tokens of each sequence, as a list, numpy array or tensor; the rest is padding on the right. What
                  it holds has no effect; its rows are zero before the output projection
-        bias     broadcasts to (B, H, T, T); added to the scaled scores
+        bias     broadcasts to (B, H, T, Tk); added to the scaled scores
+        key      (B, Tk, model): what keys and values are made of, for cross-attention; x unless given
+        key_lengths
+                 like lengths, of `key`
+        key_padding_mask
+                 (B, Tk), True where a key is padding, as in nn.MultiheadAttention; it must be on the right
+        attn_mask
+                 broadcasts to (B, H, T, Tk), as in nn.MultiheadAttention: True hides a key, numbers are added to the scores
+        is_causal, window_size
+                 in place of the module's
+        cu_seqlens, key_cu_seqlens, max_seqlen, key_max_seqlen
+                 packed sequences, as in hkt_attention: x is (1, rows of all, model); each has its own pyramid
         """
-        if x.dim() != 3 or x.shape[2] != self.model_size:
-            raise ValueError(f"x: expected shape (batch, tokens, {self.model_size}), got {tuple(x.shape)}")
-        real, counts = x, None
-        if lengths is not None:
-            counts = lengths_tensor(lengths, x.shape[0], x.shape[1]).to(x.device)
-            # What padding holds must not reach the gradients of the projections either (0 * NaN).
-            real = x.masked_fill(padding_mask(counts, x).unsqueeze(-1), 0.0)
-        states = self.pyramid(real)
-        pairs = [self.project(state, level) for level, state in enumerate(states)]
-        q, k = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        v = self.split_heads(self.value(states[0]), self.key_heads)
-        weights = self.mixing_weights(v.dtype)
-        mixed, _ = hkt_attention(q, k, v, weights, lengths=counts, bias=bias, causal=self.causal)
+        source = x if key is None else key
+        for name, tensor in (("x", x), ("key", source)):
+            if tensor.dim() != 3 or tensor.shape[2] != self.model_size:
+                raise ValueError(f"{name}: expected shape (batch, tokens, {self.model_size}), got {tuple(tensor.shape)}")
+        if key_padding_mask is not None:
+            _check(key_lengths is None, "key_lengths: expected none with key_padding_mask, which says the same")
+            key_lengths = lengths_of_mask(key_padding_mask, source)
+            lengths = key_lengths if key is None and lengths is None else lengths
+        if attn_mask is not None:
+            _check(bias is None, "bias: expected none with attn_mask; add both up")
+            bias = as_bias(attn_mask, x.dtype)
+        counts, key_counts = (
+            None if given is None else lengths_tensor(given, of.shape[0], of.shape[1]).to(x.device)
+            for given, of in ((lengths, x), (key_lengths, source))
+        )
+        ends = sequence_ends("cu_seqlens", cu_seqlens, x)
+        key_ends = sequence_ends("key_cu_seqlens", key_cu_seqlens, x)
+        # What padding holds must not reach the gradients of the projections either (0 * NaN).
+        q, k, v = self.project_all(without_padding(x, counts), ends)
+        if key is not None:
+            _check(not self.psd, "key: expected none with psd, whose keys are made from the queries")
+            _, k, v = self.project_all(without_padding(key, key_counts), ends if key_ends is None else key_ends)
+        mixed, _ = hkt_attention(
+            q,
+            k,
+            v,
+            self.mixing_weights(v.dtype),
+            lengths=counts,
+            key_lengths=key_counts,
+            bias=bias,
+            causal=self.causal if is_causal is None else is_causal,
+            window_size=self.window_size if window_size is None else window_size,
+            alibi_slopes=self.alibi_slopes(v.dtype, v.device),
+            dropout_p=self.attention_dropout if self.training else 0.0,
+            cu_seqlens=ends,
+            key_cu_seqlens=key_ends,
+            max_seqlen=max_seqlen,
+            key_max_seqlen=key_max_seqlen,
+        )
         out: Tensor = self.out(mixed.transpose(1, 2).reshape(x.shape[0], x.shape[1], self.model_size))
         return out
 
@@ -212,11 +303,11 @@ class HktAttention(nn.Module):
         window    a token sees itself and at most this many tokens before it; the cache drops those that no token will see
         """
         _check(self.causal, "prefill: expected a causal module; make it with causal=True")
+        _check(not self.alibi, "prefill: expected a module without alibi, whose scores no cache has; use rotary positions")
+        if window is None and self.window_size[0] >= 0:
+            window = self.window_size[0]
         cache = HktCache.from_prompt(self, x, lengths, capacity=capacity, history=history, window=window)
-        bias = None
-        if window is not None and window + 1 < x.shape[1]:
-            bias = window_bias(x.shape[1], window, cache.state["values"])
-        return self.forward(x, lengths, bias), cache
+        return self.forward(x, lengths, window_size=None if window is None else (window, -1)), cache
 
     @torch.no_grad()
     def step(self, x: Tensor, cache: HktCache) -> Tensor:

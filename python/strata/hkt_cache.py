@@ -148,15 +148,6 @@ def decode_rings(
     return torch.matmul(torch.softmax(scores, -1), v.to(compute)).view(batch, heads, 1, v.shape[3]).to(v.dtype)
 
 
-def window_bias(tokens: int, window: int, like: Tensor) -> Tensor:
-    """(1, 1, T, T): -inf where a token lies more than `window` before the row, 0 elsewhere; with type and device of `like`."""
-    at = torch.arange(tokens, device=like.device)
-    hidden = at < (at - window).unsqueeze(1)
-    return torch.zeros(hidden.shape, dtype=like.dtype, device=like.device).masked_fill(hidden, -float("inf"))[
-        None, None
-    ]
-
-
 def _state_behind(
     module: HktAttention, x: Tensor, counts: list[int], history: int, window: int | None
 ) -> dict[str, Tensor]:

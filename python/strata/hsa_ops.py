@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from strata._values import Integers, Levels, integer, integers, levels_list, require
+from strata._values import Integers, Levels, integer, integers, levels_list, require, sequence_ends
 from strata.tree import Tree, Trees, _encoded
 
 
@@ -73,6 +73,10 @@ def hsa_stream_attention(
     positions: Tensor | None = None,
     level_weights: Tensor | None = None,
     scale: float | None = None,
+    dropout_p: float = 0.0,
+    dropout_state: Tensor | None = None,
+    cu_seqlens: Integers | None = None,
+    max_seqlen: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """The strictly causal form over the left-packed b-ary tree: out (B, H, T, dv) and lse (B, H, T).
 
@@ -89,9 +93,15 @@ def hsa_stream_attention(
     level_weights
                (H, levels): how the levels are mixed, convex; needed for several levels
     scale      of the scores; 1 / sqrt(d) unless given
+    dropout_p, dropout_state
+               as in hkt_attention; the weight of a node is dropped as one
+    cu_seqlens, max_seqlen
+               packed sequences, as in hkt_attention; each has its own tree
 
     Differentiable, once. Wrong shapes and types give a RuntimeError, wrong values a ValueError.
     """
+    if dropout_p > 0 and dropout_state is None:
+        dropout_state = torch.randint(2**62, (2,), device=v.device)
     out, lse = torch.ops.strata.hsa_stream_attention(
         levels_list(q),
         levels_list(k),
@@ -104,6 +114,10 @@ def hsa_stream_attention(
         near=near,
         both_sides=both_sides,
         scale=scale,
+        cu_seqlens=sequence_ends("cu_seqlens", cu_seqlens, v),
+        max_seqlen=integer("max_seqlen", max_seqlen),
+        dropout=float(dropout_p),
+        dropout_state=dropout_state,
     )
     return out, lse
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from strata._values import Integers, integer, lengths_tensor
+from strata._values import Integers, integer, lengths_tensor, sequence_ends, window
 
 
 def hkt_attention(
@@ -18,27 +18,89 @@ def hkt_attention(
     weights: Tensor,
     *,
     lengths: Integers | None = None,
+    key_lengths: Integers | None = None,
     bias: Tensor | None = None,
     causal: bool = False,
     scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    alibi_slopes: Tensor | None = None,
+    dropout_p: float = 0.0,
+    dropout_state: Tensor | None = None,
+    cu_seqlens: Integers | None = None,
+    key_cu_seqlens: Integers | None = None,
+    max_seqlen: int = 0,
+    key_max_seqlen: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Mixed attention over the levels of a pyramid: out (B, H, T, dv) and lse (B, H, T), the natural log of each row's sum.
 
     q        list of (B, H, ceil(T / 2^l), d), one per level, 1 to 8 levels; float32, float64 or bfloat16
-    k        list of (B, Hk, ceil(T / 2^l), d); Hk divides H
-    v        (B, Hk, T, dv)
+    k        list of (B, Hk, ceil(Tk / 2^l), d); Hk divides H. Tk may differ from T (cross-attention)
+    v        (B, Hk, Tk, dv)
     weights  (H, levels): how the scores of the levels are mixed; float64 with float64 inputs and float32 otherwise
     lengths  (B) real tokens, the rest is padding on the right
-    bias     broadcasts to (B, H, T, T), in the type of v; added to the scaled scores
-    causal   row i sees tokens 0 .. i only
+    key_lengths
+             the same of the keys; unless given, `lengths` where T = Tk, and all tokens otherwise
+    bias     broadcasts to (B, H, T, Tk), in the type of v; added to the scaled scores
+    causal   row i sees keys 0 .. i only
     scale    of the scores; 1 / sqrt(d) unless given
+    window_size
+             (left, right): row i sees keys i - left .. i + right only; -1 is without end
+    alibi_slopes
+             (H), float32 (float64 with float64 inputs): - slope |i - j| is added to the scores. Not differentiated
+    dropout_p
+             probability with which an attention weight is dropped; in steps of 1 / 65536
+    dropout_state
+             (2) int64 on the device of v, seed and offset: they decide what is dropped, on the CPU and the GPU alike.
+             Drawn from torch's generator unless given
+    cu_seqlens
+             packed sequences, as flash-attention has them: (N + 1) numbers, the first row of each sequence and the end
+             of the last. B is 1, T are the rows of all sequences, and level l has packed_rows(T, N, l) rows: the pyramid
+             of each sequence behind that of the one before it (packed_begins). Rows that belong to none may hold anything
+    key_cu_seqlens
+             the same of the keys, if it differs
+    max_seqlen, key_max_seqlen
+             at least the longest sequence; 0: it is looked up, which waits for the GPU
 
     Differentiable, once.
     """
-    if lengths is not None:
-        lengths = lengths_tensor(lengths, v.shape[0], v.shape[2]).to(v.device)
-    out, lse = torch.ops.strata.hkt_attention(q, k, v, weights, lengths=lengths, bias=bias, causal=causal, scale=scale)
+    left, right = window(window_size)
+    if dropout_p > 0 and dropout_state is None:
+        dropout_state = torch.randint(2**62, (2,), device=v.device)
+    out, lse = torch.ops.strata.hkt_attention(
+        q,
+        k,
+        v,
+        weights,
+        lengths=None if lengths is None else lengths_tensor(lengths, v.shape[0], q[0].shape[2]).to(v.device),
+        bias=bias,
+        causal=causal,
+        scale=scale,
+        key_lengths=None if key_lengths is None else lengths_tensor(key_lengths, v.shape[0], v.shape[2]).to(v.device),
+        cu_seqlens=sequence_ends("cu_seqlens", cu_seqlens, v),
+        key_cu_seqlens=sequence_ends("key_cu_seqlens", key_cu_seqlens, v),
+        max_seqlen=integer("max_seqlen", max_seqlen),
+        key_max_seqlen=integer("key_max_seqlen", key_max_seqlen),
+        window_left=left,
+        window_right=right,
+        slopes=alibi_slopes,
+        dropout=float(dropout_p),
+        dropout_state=dropout_state,
+    )
     return out, lse
+
+
+def packed_rows(rows: int, sequences: int, level: int) -> int:
+    """Rows of a level of packed sequences that have `rows` rows together at level 0. They are enough for any lengths with
+    this sum, so that no length need be known."""
+    for _ in range(level):
+        rows = (rows + sequences) // 2
+    return rows
+
+
+def packed_begins(cu_seqlens: Tensor, levels: int) -> Tensor:
+    """(levels, N) int64: the first row of each packed sequence at each level, which has ceil(n / 2^l) rows there."""
+    begins: Tensor = torch.ops.strata.packed_begins(cu_seqlens, integer("levels", levels))
+    return begins
 
 
 def hkt_decode(
@@ -63,12 +125,15 @@ def hkt_decode(
     return out
 
 
-def causal_filter(x: Tensor, weight: Tensor, stride: int) -> Tensor:
+def causal_filter(x: Tensor, weight: Tensor, stride: int, cu_seqlens: Tensor | None = None) -> Tensor:
     """y_m = sum_r W_r x_{stride m - r}, (B, ceil(T / stride), C).
 
     x: (B, T, C); weight: (taps, C) depthwise or (taps, C, C) dense. Differentiable.
+
+    cu_seqlens: x is (1, T, C) of packed sequences (hkt_attention), which the filter keeps apart; with stride 2 the result
+    has packed_rows(T, N, 1) rows, zero where they belong to no sequence.
     """
-    y: Tensor = torch.ops.strata.causal_filter(x, weight, stride)
+    y: Tensor = torch.ops.strata.causal_filter(x, weight, stride, cu_seqlens)
     return y
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from strata._values import Integers, compute_type, require
+from strata._values import Integers, compute_type, require, sequence_ends
 from strata.hkt import HktAttention
 from strata.hsa import MAX_BRANCHING, hide_padding
 from strata.hsa_ops import hsa_attention, hsa_stream_attention
@@ -48,7 +48,15 @@ class StrataAttention(HktAttention):
     ) -> None:
         for refused in ("psd", "causal"):
             require(not options.get(refused), f"{refused}: expected False; a tree ties the scores of its nodes")
+        require(
+            not options.get("alibi") and tuple(options.get("window_size", (-1, -1))) == (-1, -1),
+            "alibi, window_size: expected none; the keys of a node share scores, and near is a window of exact ones",
+        )
         super().__init__(model_size, heads, **options)
+        require(
+            form != "tree" or self.attention_dropout == 0,
+            "attention_dropout: expected 0 with trees, whose tokens share weights; use dropout on the output",
+        )
         require(form in FORMS, f'form: expected one of {", ".join(FORMS)}, got "{form}"')
         require(positions in ("none", "bias"), f'positions: expected none or bias, got "{positions}"')
         most = 2**31 - 1 if form == "tree" else MAX_BRANCHING
@@ -78,6 +86,9 @@ class StrataAttention(HktAttention):
         trees: Trees | None = None,
         weights: Tensor | None = None,
         lengths: Integers | None = None,
+        *,
+        cu_seqlens: Integers | None = None,
+        max_seqlen: int = 0,
     ) -> Tensor:
         """x: (B, T, model) to (B, T, model).
 
@@ -86,20 +97,20 @@ class StrataAttention(HktAttention):
         weights  (B, T), 0 or more: how much each token counts; 0 is padding
         lengths  (B) real tokens of each sequence, as a list, numpy array or tensor; the rest is padding on the right. Its
                  rows are zero before the output projection. Not for packed sequences
+        cu_seqlens, max_seqlen
+                 packed sequences of the forms without a tree, as in hkt_attention: x is (1, rows of all, model)
         """
         if x.dim() != 3 or x.shape[2] != self.model_size:
             raise ValueError(f"x: expected shape (batch, tokens, {self.model_size}), got {tuple(x.shape)}")
+        ends = sequence_ends("cu_seqlens", cu_seqlens, x)
+        require(
+            ends is None or (self.form != "tree" and lengths is None),
+            "cu_seqlens: expected none with trees, which pack by themselves, and none with lengths",
+        )
         real, trees, weights, hidden = hide_padding(x, trees, weights, lengths, self.form, self.branching)
-        mixed = self._attend(real, trees, weights).transpose(1, 2).reshape(x.shape)
+        mixed = self._attend(real, trees, weights, ends, max_seqlen).transpose(1, 2).reshape(x.shape)
         out: Tensor = self.out(mixed if hidden is None else mixed.masked_fill(hidden.unsqueeze(-1), 0.0))
         return out
-
-    def project_all(self, x: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """q and k of every level, and v, of whole sequences x (B, T, model)."""
-        states = self.pyramid(x)
-        pairs = [self.project(state, level) for level, state in enumerate(states)]
-        v = self.split_heads(self.value(states[0]), self.key_heads)
-        return [pair[0] for pair in pairs], [pair[1] for pair in pairs], v
 
     def _project_sequences(self, x: Tensor, trees: list[Tensor] | None) -> tuple[list[Tensor], list[Tensor], Tensor]:
         """project_all; packed sequences have a pyramid, and positions, each."""
@@ -115,10 +126,12 @@ class StrataAttention(HktAttention):
         k = [torch.cat([part[1][level] for part in parts], 2) for level in range(self.levels)]
         return q, k, torch.cat([part[2] for part in parts], 2)
 
-    def _attend(self, x: Tensor, trees: Trees | None, weights: Tensor | None) -> Tensor:
+    def _attend(
+        self, x: Tensor, trees: Trees | None, weights: Tensor | None, ends: Tensor | None, max_seqlen: int
+    ) -> Tensor:
         """(B, H, T, d)."""
         encoded = None if trees is None else _encoded(trees)
-        q, k, v = self._project_sequences(x, encoded)
+        q, k, v = self.project_all(x, ends) if ends is not None else self._project_sequences(x, encoded)
         compute = compute_type(v.dtype)
         options: dict[str, Any] = {"level_weights": self.mixing_weights(v.dtype)}
         if self.positions == "bias":
@@ -127,8 +140,19 @@ class StrataAttention(HktAttention):
             options["weights"] = weights.to(compute)
         if encoded is not None:
             return hsa_attention(q, k, v, encoded, **options)[0]
-        both_sides = self.form == "both sides"
-        return hsa_stream_attention(q, k, v, self.branching, near=self.near, both_sides=both_sides, **options)[0]
+        out, _ = hsa_stream_attention(
+            q,
+            k,
+            v,
+            self.branching,
+            near=self.near,
+            both_sides=self.form == "both sides",
+            dropout_p=self.attention_dropout if self.training else 0.0,
+            cu_seqlens=ends,
+            max_seqlen=max_seqlen,
+            **options,
+        )
+        return out
 
     def start_stream(self, batch: int, capacity: int = 10, history: int = 0) -> StrataCache:
         """An empty cache for step(); capacity and history as in prefill(). Streaming form only."""

@@ -43,4 +43,11 @@ Status check_reference_dtype(DType dtype) {
   return invalid("dtype: the reference expects kFloat64; convert the inputs, or call the fused kernels");
 }
 
+Status check_dropout(const Dropout& dropout) {
+  if (dropout.probability == 0) return {};
+  if (!(dropout.probability > 0 && dropout.probability <= 0.9999))
+    return invalid("dropout: expected a probability from 0 to 0.9999, got ", dropout.probability);
+  return check_present({{"dropout state", dropout.state}});
+}
+
 }  // namespace strata

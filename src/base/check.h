@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/on.h"
+#include "strata/dropout.h"
 #include "strata/status.h"
 #include "strata/tensor.h"
 
@@ -24,5 +25,6 @@ Status check_dtype(DType dtype, On on);
 Status check_threads(int threads);
 
 Status check_reference_dtype(DType dtype);
+Status check_dropout(const Dropout& dropout);
 
 }  // namespace strata

@@ -1,5 +1,8 @@
 #include "base/hkt_check.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/check.h"
 #include "base/check_count.h"
 #include "base/level_check.h"
@@ -26,34 +29,97 @@ Status check_weights(const Problem& p, On on) {
   return check_finite_weights("weights", p.weights, p.dtype, p.heads, p.levels);
 }
 
-}  // namespace
+constexpr int64_t kMaxTokens = int64_t{1} << 30;
 
-Status hkt_check(const HktProblem& p, const HktOutputs& outputs, On on) {
-  ++argument_checks();
-  if (Status s = check_shape(p, on); !s.ok()) return s;
-  if (p.tokens < 0 || p.tokens > (int64_t{1} << 31)) {
-    return invalid("tokens: expected 0 to 2^31, got ", p.tokens);
-  }
-  if (Status s = check_weights(p, on); !s.ok()) return s;
-  if (p.batch == 0 || p.tokens == 0) return {};
-  if (Status s = check_levels_present(p); !s.ok()) return s;
-  if (Status s = check_present({{"v", p.v.data}, {"out", outputs.out.data}, {"lse", outputs.lse}}); !s.ok()) return s;
-  for (int64_t b = 0; on == On::kHost && p.lengths != nullptr && b < p.batch; ++b) {
-    if (p.lengths[b] < 0 || p.lengths[b] > p.tokens) {
-      return invalid("lengths: expected 0 to tokens = ", p.tokens, ", got ", p.lengths[b], " for sequence ", b);
+Status check_tokens(const char* name, int64_t tokens) {
+  if (tokens >= 0 && tokens <= kMaxTokens) return {};
+  return invalid(name, ": expected 0 to 2^30, got ", tokens);
+}
+
+Status check_lengths(const char* name, const int64_t* lengths, int64_t batch, int64_t tokens, On on) {
+  for (int64_t b = 0; on == On::kHost && lengths != nullptr && b < batch; ++b) {
+    if (lengths[b] < 0 || lengths[b] > tokens) {
+      return invalid(name, ": expected 0 to tokens = ", tokens, ", got ", lengths[b], " for sequence ", b);
     }
   }
   return {};
 }
 
-Status hkt_check(const HktGradients& g, const HktProblem& p) {
+// p is complete.
+Status check_packed(const HktProblem& p) {
+  const bool packed = p.v.begins != nullptr;
+  for (int l = 0; l < p.levels; ++l) {
+    if ((p.q[l].begins != nullptr) != packed || (p.k[l].begins != nullptr) != packed)
+      return invalid("begins: expected all views of q, k and v to be packed or none, got a mix at level ", l);
+  }
+  if (!packed) return {};
+  if (p.bias.data != nullptr)
+    return invalid("bias: expected none with packed sequences; call once per sequence, or pad them");
+  if (p.lengths == nullptr || p.key_lengths == nullptr)
+    return invalid("lengths: expected those of all packed sequences, got null");
+  if (p.packed_rows < 0 || p.packed_key_rows < 0)
+    return invalid("packed_rows: expected 0 or more, got ", p.packed_rows, " and packed_key_rows ", p.packed_key_rows);
+  return {};
+}
+
+Status check_slopes(const HktProblem& p, On on) {
+  if (p.slopes == nullptr || on == On::kDevice) return {};
+  for (int64_t h = 0; h < p.heads; ++h) {
+    const double slope =
+        p.dtype == DType::kFloat64 ? static_cast<const double*>(p.slopes)[h] : static_cast<const float*>(p.slopes)[h];
+    if (!std::isfinite(slope)) return invalid("slopes: expected finite numbers, got ", slope, " for head ", h);
+  }
+  return {};
+}
+
+}  // namespace
+
+HktProblem hkt_complete(HktProblem p) {
+  if (p.key_tokens < 0) {
+    p.key_tokens = p.tokens;
+    p.key_lengths = p.lengths;
+    p.packed_key_rows = p.packed_rows;
+  }
+  const int64_t all = std::max({int64_t{0}, p.tokens - 1, p.key_tokens - 1});  // tokens are not further apart
+  p.window_left = p.window_left < 0 ? all : std::min(p.window_left, all);
+  p.window_right = p.window_right < 0 ? all : std::min(p.window_right, all);
+  if (p.causal) p.window_right = 0;
+  return p;
+}
+
+Status hkt_check(const HktProblem& problem, const HktOutputs& outputs, On on) {
+  ++argument_checks();
+  const HktProblem p = hkt_complete(problem);
+  if (Status s = check_shape(p, on); !s.ok()) return s;
+  if (Status s = check_tokens("tokens", p.tokens); !s.ok()) return s;
+  if (Status s = check_tokens("key_tokens", p.key_tokens); !s.ok()) return s;
+  if (Status s = check_weights(p, on); !s.ok()) return s;
+  if (Status s = check_dropout(p.dropout); !s.ok()) return s;
+  if (Status s = check_slopes(p, on); !s.ok()) return s;
+  if (hkt_is_empty(p)) return {};
+  if (Status s = check_packed(p); !s.ok()) return s;
+  if (p.tokens > 0 && p.key_tokens > 0) {
+    if (Status s = check_levels_present(p); !s.ok()) return s;
+    if (Status s = check_present({{"v", p.v.data}}); !s.ok()) return s;
+  }
+  if (p.tokens > 0) {
+    if (Status s = check_present({{"out", outputs.out.data}, {"lse", outputs.lse}}); !s.ok()) return s;
+  }
+  if (Status s = check_lengths("lengths", p.lengths, p.batch, p.tokens, on); !s.ok()) return s;
+  return check_lengths("key_lengths", p.key_lengths, p.batch, p.key_tokens, on);
+}
+
+Status hkt_check(const HktGradients& g, const HktProblem& problem) {
+  const HktProblem p = hkt_complete(problem);
   if (Status s = check_present({{"dweights", g.dweights}}); !s.ok()) return s;
-  if (p.batch == 0 || p.tokens == 0) return {};
-  if (Status s = check_present({{"dout", g.dout.data}, {"dv", g.dv.data}}); !s.ok()) return s;
-  if (Status s = check_level_gradients_present(g, p.levels); !s.ok()) return s;
+  if (hkt_is_empty(p)) return {};
+  if (p.tokens > 0 && p.key_tokens > 0) {
+    if (Status s = check_present({{"dout", g.dout.data}, {"dv", g.dv.data}}); !s.ok()) return s;
+    if (Status s = check_level_gradients_present(g, p.levels); !s.ok()) return s;
+  }
   if (g.dbias.data == nullptr) return {};
   if (p.bias.data == nullptr) return invalid("dbias: expected null, because there is no bias");
-  if (p.tokens > 1 && (g.dbias.stride[2] == 0 || g.dbias.stride[3] == 0)) {
+  if ((p.tokens > 1 && g.dbias.stride[2] == 0) || (p.key_tokens > 1 && g.dbias.stride[3] == 0)) {
     return invalid("dbias: expected non-zero token strides, got ", g.dbias.stride[2], " and ", g.dbias.stride[3],
                    "; only the batch and head axes may be summed over, reduce the others after the call");
   }

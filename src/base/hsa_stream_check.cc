@@ -1,7 +1,5 @@
 #include "base/hsa_stream_check.h"
 
-#include <limits>
-
 #include "base/check.h"
 #include "base/check_count.h"
 #include "base/level_check.h"
@@ -20,12 +18,32 @@ Status check_shape(const Problem& p) {
   return check_heads(p.head_size, p.value_size, p.scale);
 }
 
+constexpr int64_t kMaxStreamTokens = int64_t{1} << 30;
+
+Status check_packed(const HsaStreamProblem& p, On on) {
+  const bool packed = p.lengths != nullptr;
+  auto fits = [&](const ConstView& view) { return view.data == nullptr || (view.begins != nullptr) == packed; };
+  for (int l = 0; l < p.levels; ++l) {
+    if (!fits(p.q[l]) || !fits(p.k[l]))
+      return invalid("begins: expected those of all views with lengths, and of none without, got others at level ", l);
+  }
+  if (!fits(p.v) || !fits(p.weights) || !fits(p.key_bias))
+    return invalid("begins: expected those of v, weights and key_bias with lengths, and none without");
+  for (int64_t b = 0; packed && on == On::kHost && b < p.batch; ++b) {
+    if (p.lengths[b] < 0 || p.lengths[b] > p.tokens)
+      return invalid("lengths: expected 0 to tokens = ", p.tokens, ", got ", p.lengths[b], " for sequence ", b);
+  }
+  return {};
+}
+
 // All but the arrays.
 Status check_problem(const HsaStreamProblem& p, On on) {
   if (Status s = check_shape(p); !s.ok()) return s;
-  if (p.batch < 0 || p.tokens < 0 || p.tokens > std::numeric_limits<int32_t>::max()) {
-    return invalid("batch, tokens: expected 0 to 2^31 - 1, got ", p.batch, " and ", p.tokens);
+  if (p.batch < 0 || p.tokens < 0 || p.tokens > kMaxStreamTokens) {
+    return invalid("batch, tokens: expected 0 to 2^30, got ", p.batch, " and ", p.tokens);
   }
+  if (Status s = check_dropout(p.dropout); !s.ok()) return s;
+  if (Status s = check_packed(p, on); !s.ok()) return s;
   if (Status s = check_dtype(p.dtype, on); !s.ok()) return s;
   if (Status s = check_threads(p.threads); !s.ok()) return s;
   return check_level_weights(p.level_weights, p.dtype, p.heads, p.levels, on);
@@ -41,6 +59,7 @@ Status hsa_stream_check(const HsaStreamProblem& p, const HsaStreamOutputs& outpu
 }
 
 Status hsa_stream_check_scores(const HsaStreamProblem& p, const void* bound, On on) {
+  if (p.lengths != nullptr) return invalid("lengths: expected none, as bounds of packed sequences are not computed; call once for each");
   if (Status s = check_problem(p, on); !s.ok() || p.batch * p.tokens == 0) return s;
   if (Status s = check_levels_present(p); !s.ok()) return s;
   return check_present({{"bound", bound}});

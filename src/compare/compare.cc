@@ -19,6 +19,7 @@ namespace {
 
 Json record_of(const RunConfig& config) {
   RunConfig copy = config;
+  copy.model = resolved(copy.model);
   OptionTable table;
   declare(table, copy);
   return table.record();

@@ -23,7 +23,8 @@ namespace {
 // rest of the model, and where and how runs are recorded may not.
 bool may_differ(const Option& option) {
   static const std::set<std::string> groups = {kLevelOptions, kTreeOptions, "Training"};
-  static const std::set<std::string> model = {"heads", "dropout", "positions"};  // what an attention may need otherwise
+  // What an attention may need otherwise, and what makes a block modern.
+  static const std::set<std::string> model = {"heads", "dropout", "positions", "block", "key_heads", "ffn"};
   return (groups.count(option.group) > 0 && option.name != "seed") || model.count(option.name) > 0;
 }
 
@@ -64,6 +65,7 @@ std::vector<Variant> parse_variants(const std::vector<std::string>& names, const
       at = end + 1;
     }
     table.check_task(variant.config.data.task);
+    variant.config.model = resolved(variant.config.model);
     for (const Variant& other : variants) {
       if (other.name == name) throw usage_error("--attentions: {} appears twice", name);
     }

@@ -8,16 +8,18 @@
 
 namespace strata {
 
-Status hkt_forward(const HktProblem& p, const HktOutputs& outputs) {
-  if (Status s = hkt_check(p, outputs); !s.ok()) return s;
-  if (p.batch == 0 || p.tokens == 0) return {};
+Status hkt_forward(const HktProblem& problem, const HktOutputs& outputs) {
+  if (Status s = hkt_check(problem, outputs); !s.ok()) return s;
+  const HktProblem p = hkt_complete(problem);
+  if (hkt_is_empty(p)) return {};
   return kernel_status(cpu_kernels().hkt_forward(p, outputs, threads_or_default(p.threads)), "HKT");
 }
 
-Status hkt_backward(const HktProblem& p, const HktOutputs& outputs, const HktGradients& g) {
-  if (Status s = hkt_check(p, outputs); !s.ok()) return s;
-  if (Status s = hkt_check(g, p); !s.ok()) return s;
-  if (p.batch == 0 || p.tokens == 0) {
+Status hkt_backward(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& g) {
+  if (Status s = hkt_check(problem, outputs); !s.ok()) return s;
+  if (Status s = hkt_check(g, problem); !s.ok()) return s;
+  const HktProblem p = hkt_complete(problem);
+  if (hkt_is_empty(p)) {
     const size_t number = p.dtype == DType::kFloat64 ? sizeof(double) : sizeof(float);
     std::memset(g.dweights, 0, number * p.heads * p.levels);
     return {};

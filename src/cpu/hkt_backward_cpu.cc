@@ -19,7 +19,7 @@ struct Cut {
 
 Cut cut_queries(const HktProblem& p) {
   const int64_t step = max(kTile, int64_t{1} << (p.levels - 1));
-  const int64_t steps = (p.tokens + step - 1) / step;
+  const int64_t steps = max(1, (p.tokens + step - 1) / step);
   const int64_t wanted = min(steps, (kEnoughItems + p.batch * p.key_heads - 1) / (p.batch * p.key_heads));
   const int64_t steps_per_item = (steps + wanted - 1) / wanted;
   return {(steps + steps_per_item - 1) / steps_per_item, steps_per_item * step};
@@ -30,13 +30,13 @@ template <class T>
 struct KeyGradients {
   KeyGradients(const HktProblem& p, Arena& arena)
       : key_width(round_up(p.head_size, kLanes<T>)), value_width(round_up(p.value_size, kLanes<T>)) {
-    for (int l = 0; l < p.levels; ++l) dk[l] = arena.take<T>(level_rows(p.tokens, l) * key_width);
-    dv = arena.take<T>(p.tokens * value_width);
+    for (int l = 0; l < p.levels; ++l) dk[l] = arena.take<T>(level_rows(p.key_tokens, l) * key_width);
+    dv = arena.take<T>(p.key_tokens * value_width);
   }
 
-  void clear(const HktProblem& p) {
-    for (int l = 0; l < p.levels; ++l) memset(dk[l], 0, sizeof(T) * level_rows(p.tokens, l) * key_width);
-    memset(dv, 0, sizeof(T) * p.tokens * value_width);
+  void clear(int levels, int64_t keys) {
+    for (int l = 0; l < levels; ++l) memset(dk[l], 0, sizeof(T) * level_rows(keys, l) * key_width);
+    memset(dv, 0, sizeof(T) * keys * value_width);
   }
 
   int64_t key_width;
@@ -185,9 +185,9 @@ void backward_queries(const Head<S>& head, const HktOutputs& outputs, const HktG
     const bool first_of_block = (i0 & ((int64_t{1} << l) - 1)) == 0;
     if (first_of_block) memset(space.dq[l], 0, sizeof(T) * p.head_size * lanes);
   }
-  const int64_t limit = head.key_limit(i0);
-  for (int64_t j0 = 0; j0 < limit; j0 += kTile) {
-    const int64_t n = min(kTile, limit - j0);
+  const HktRange keys = head.key_range(i0);
+  for (int64_t j0 = keys.begin; j0 < keys.end; j0 += kTile) {
+    const int64_t n = min(kTile, keys.end - j0);
     probability_and_dscore(head, i0, j0, n, space.tile);
     add_tile(p, j0, n, space, grads);
   }
@@ -210,10 +210,11 @@ void write_rows(const T* from, int64_t width, Rows<S> to, int64_t count, int64_t
 template <class S, class T>
 void write_key_gradients(const HktProblem& p, const HktGradients& g, int64_t b, int64_t kh,
                          const KeyGradients<T>& grads) {
+  const int64_t keys = stored_rows(key_side(p), b);
   for (int l = 0; l < p.levels; ++l) {
-    write_rows(grads.dk[l], grads.key_width, rows_of<S>(g.dk[l], b, kh), level_rows(p.tokens, l), p.head_size);
+    write_rows(grads.dk[l], grads.key_width, rows_of<S>(g.dk[l], b, kh), level_rows(keys, l), p.head_size);
   }
-  write_rows(grads.dv, grads.value_width, rows_of<S>(g.dv, b, kh), p.tokens, p.value_size);
+  write_rows(grads.dv, grads.value_width, rows_of<S>(g.dv, b, kh), keys, p.value_size);
 }
 
 template <class S>
@@ -239,13 +240,14 @@ bool backward(const HktProblem& p, const HktOutputs& outputs, const HktGradients
   parallel_items(items, threads, [&](int64_t item, int thread) {
     const int64_t b = item / cut.chunks / p.key_heads;
     const int64_t kh = item / cut.chunks % p.key_heads;
-    const int64_t begin = item % cut.chunks * cut.tokens_per_item;
-    const int64_t end = min(p.tokens, begin + cut.tokens_per_item);
+    const int64_t rows = stored_rows(query_side(p), b);
+    const int64_t begin = min(rows, item % cut.chunks * cut.tokens_per_item);
+    const int64_t end = min(rows, begin + cut.tokens_per_item);
     Arena arena(tiles.slice(thread));
     BackwardSpace<T> space(p, arena);
     Arena grads_arena(key_gradients.slice(cut.chunks == 1 ? thread : item));
     KeyGradients<T> grads(p, grads_arena);
-    grads.clear(p);
+    grads.clear(p.levels, stored_rows(key_side(p), b));
     for (int64_t member = 0; member < group; ++member) {
       const int64_t h = kh * group + member;
       const Head<S> head(p, b, h);

@@ -2,6 +2,7 @@
 // gradients of q, k, v and the weights (hkt_backward_cpu.cc) and by the gradient of the bias (hkt_bias_cpu.h).
 #pragma once
 
+#include "cpu/dropout_cpu.h"
 #include "cpu/hkt_tile.h"
 
 namespace strata::STRATA_ISA {
@@ -34,7 +35,7 @@ void pack_backward(const Head<S>& head, const HktOutputs& outputs, const HktGrad
   const int64_t count = head.queries(i0);
   const Rows<const S> dout = rows_of<S>(g.dout, b, h);
   const Rows<S> out = rows_of<S>(outputs.out, b, h);
-  const int64_t row = (b * p.heads + h) * p.tokens + i0;
+  const int64_t row = head.line + i0;
   const T* lse = static_cast<const T*>(outputs.lse) + row;
   const T* dlse = g.dlse == nullptr ? nullptr : static_cast<const T*>(g.dlse) + row;
 
@@ -65,18 +66,24 @@ void pack_backward(const Head<S>& head, const HktOutputs& outputs, const HktGrad
   }
 }
 
-// P_ij = exp(S_ij - lse_i) into score.scores[0] and dS = P * (V dO^T - D) into dscore, both (keys, kTile).
+// P_ij = exp(S_ij - lse_i) into score.scores[0] and dS = P * (V dO^T - D) into dscore, both (keys, kTile). With dropout
+// the factors of the weights multiply V dO^T, and in the end P.
 template <class S, class T>
 void probability_and_dscore(const Head<S>& head, int64_t i0, int64_t j0, int64_t n, BackwardTile<T>& tile) {
   score_tile(head, i0, j0, n, tile.score);
-  const bool masked = head.has_bias || (head.p.causal && j0 + n - 1 > i0);
-  tile.score.careful |= masked && !tile.finite_queries;
+  tile.score.careful |= head.is_masked(i0, j0, n) && !tile.finite_queries;
   if (tile.score.careful) note_allowed(tile.score, n);
 
   const GemmOperand<T> values{tile.score.values.data, tile.score.values.step};
   gemm<T, Layout::kRowMajor>(values, {tile.dout_transposed, kTile}, tile.dscore, kTile, n, kTile / kLanes<T>,
                              head.p.value_size, StartZero<T>());
   T* probability = tile.score.scores[0];
+  const DropoutTile<T> dropout(head.p.dropout, head.b, head.h);
+  if (dropout.active()) {
+    dropout.template each_key<kTile>(i0, j0, n, [&](int64_t j, const T* factors) {
+      for (int64_t x = 0; x < kTile; ++x) tile.dscore[j * kTile + x] *= factors[x];
+    });
+  }
   for (int64_t x = 0; x < kTile; x += kLanes<T>) {
     const Vec<T> lse = load(tile.lse + x);
     const Vec<T> row_term = load(tile.row_term + x);
@@ -91,6 +98,11 @@ void probability_and_dscore(const Head<S>& head, int64_t i0, int64_t j0, int64_t
     for (int64_t at = 0; at < n * kTile; ++at) {
       if (tile.score.allowed[at] == 0) tile.dscore[at] = 0;
     }
+  }
+  if (dropout.active()) {
+    dropout.template each_key<kTile>(i0, j0, n, [&](int64_t j, const T* factors) {
+      for (int64_t x = 0; x < kTile; ++x) probability[j * kTile + x] *= factors[x];
+    });
   }
 }
 

@@ -16,8 +16,8 @@ void bias_gradient_item(const HktProblem& p, const HktOutputs& outputs, const Hk
   using T = typename Compute<S>::Type;
   Arena arena(memory);
   BackwardTile<T> tile(p, arena);
-  T* sum = arena.take<T>(p.tokens * kTile);  // (keys, kTile)
-  memset(sum, 0, sizeof(T) * p.tokens * kTile);
+  T* sum = arena.take<T>(p.key_tokens * kTile);  // (keys, kTile)
+  memset(sum, 0, sizeof(T) * p.key_tokens * kTile);
 
   const bool sum_batch = g.dbias.stride[0] == 0;
   const bool sum_heads = g.dbias.stride[1] == 0;
@@ -26,9 +26,9 @@ void bias_gradient_item(const HktProblem& p, const HktOutputs& outputs, const Hk
       const Head<S> head(p, b, h);
       if (i0 >= head.length) continue;
       pack_backward(head, outputs, g, b, h, i0, tile);
-      const int64_t limit = head.key_limit(i0);
-      for (int64_t j0 = 0; j0 < limit; j0 += kTile) {
-        const int64_t n = min(kTile, limit - j0);
+      const HktRange keys = head.key_range(i0);
+      for (int64_t j0 = keys.begin; j0 < keys.end; j0 += kTile) {
+        const int64_t n = min(kTile, keys.end - j0);
         probability_and_dscore(head, i0, j0, n, tile);
         for (int64_t at = 0; at < n * kTile; ++at) sum[j0 * kTile + at] += tile.dscore[at];
       }
@@ -36,7 +36,7 @@ void bias_gradient_item(const HktProblem& p, const HktOutputs& outputs, const Hk
   }
   const Rows<S> dbias = rows_of<S>(g.dbias, slice_b, slice_h);
   for (int64_t i = i0; i < min(p.tokens, i0 + kTile); ++i)
-    for (int64_t j = 0; j < p.tokens; ++j) narrow(sum[j * kTile + i - i0], &dbias.at(i, j));
+    for (int64_t j = 0; j < p.key_tokens; ++j) narrow(sum[j * kTile + i - i0], &dbias.at(i, j));
 }
 
 template <class S>
@@ -44,7 +44,7 @@ bool bias_gradient(const HktProblem& p, const HktOutputs& outputs, const HktGrad
   using T = typename Compute<S>::Type;
   Arena measure(nullptr);
   BackwardTile<T> sized(p, measure);
-  measure.take<T>(p.tokens * kTile);
+  measure.take<T>(p.key_tokens * kTile);
   const Workspace workspace(measure.used(), threads);
   if (!workspace.ok()) return false;
   const int64_t slices_b = g.dbias.stride[0] == 0 ? 1 : p.batch;

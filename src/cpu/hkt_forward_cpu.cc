@@ -1,4 +1,5 @@
 // HKT forward: an online softmax over key tiles, one work item per tile of queries (docs/MATH.md, section 1.3).
+#include "cpu/dropout_cpu.h"
 #include "cpu/hkt_cpu_kernels.h"
 #include "cpu/hkt_tile.h"
 #include "cpu/parallel.h"
@@ -57,30 +58,41 @@ void write_rows(const ForwardSpace<T>& space, const T* inverse, int64_t i0, int6
       narrow(inverse[x] == T(0) ? T(0) : space.out[c * kTile + x] * inverse[x], &out.at(i0 + x, c));
 }
 
+// The weights of a tile, exp2(S - peak), without those that are dropped. Their sum is taken before.
+template <class T>
+void drop_weights(const DropoutTile<T>& dropout, int64_t i0, int64_t j0, int64_t n, T* weights) {
+  dropout.template each_key<kTile>(i0, j0, n, [&](int64_t j, const T* factors) {
+    for (int64_t x = 0; x < kTile; ++x) weights[j * kTile + x] *= factors[x];
+  });
+}
+
 template <class S>
 void forward_item(const HktProblem& p, const HktOutputs& outputs, int64_t b, int64_t h, int64_t i0, void* memory) {
   using T = typename Compute<S>::Type;
   Arena arena(memory);
   ForwardSpace<T> space(p, arena);
   const Head<S> head(p, b, h);
+  if (i0 >= head.rows) return;
+  const DropoutTile<T> dropout(p.dropout, b, h);
 
   memset(space.out, 0, sizeof(T) * p.value_size * kTile);
   start_softmax(kTile, space.peak, space.sum);
   if (i0 < head.length) {
     pack_queries(head, i0, space.tile);
-    const int64_t limit = head.key_limit(i0);
-    for (int64_t j0 = 0; j0 < limit; j0 += kTile) {
-      const int64_t n = min(kTile, limit - j0);
+    const HktRange keys = head.key_range(i0);
+    for (int64_t j0 = keys.begin; j0 < keys.end; j0 += kTile) {
+      const int64_t n = min(kTile, keys.end - j0);
       score_tile(head, i0, j0, n, space.tile);
       if (space.tile.careful) note_allowed(space.tile, n);
       online_softmax(space.tile.scores[0], n, kTile, space.peak, space.sum, space.factor);
+      if (dropout.active()) drop_weights(dropout, i0, j0, n, space.tile.scores[0]);
       accumulate(n, p.value_size, space);
     }
   }
 
   const Rows<S> out = rows_of<S>(outputs.out, b, h);
-  T* lse = static_cast<T*>(outputs.lse) + (b * p.heads + h) * p.tokens;
-  const int64_t nq = min(kTile, p.tokens - i0);
+  T* lse = static_cast<T*>(outputs.lse) + head.line;
+  const int64_t nq = min(kTile, head.rows - i0);
   for (int64_t x = 0; x < nq; ++x) {
     const T sum = space.sum[x];
     const bool empty = i0 + x >= head.length || sum == T(0);
@@ -96,12 +108,12 @@ bool forward(const HktProblem& p, const HktOutputs& outputs, int threads) {
   ForwardSpace<typename Compute<S>::Type> sized(p, measure);
   const Workspace workspace(measure.used(), threads);
   if (!workspace.ok()) return false;
-  const int64_t tiles = (p.tokens + kTile - 1) / kTile;
-  parallel_items(p.batch * p.heads * tiles, threads, [&](int64_t item, int thread) {
+  const HktSide queries = query_side(p);
+  const int64_t tiles = tile_count(queries, kTile);
+  parallel_items(p.heads * tiles, threads, [&](int64_t item, int thread) {
     // The longest causal rows come first, so that the last items are short and threads finish together.
-    const int64_t tile = tiles - 1 - item % tiles;
-    const int64_t bh = item / tiles;
-    forward_item<S>(p, outputs, bh / p.heads, bh % p.heads, tile * kTile, workspace.slice(thread));
+    const HktTile at = locate_tile(queries, tiles - 1 - item / p.heads, kTile);
+    forward_item<S>(p, outputs, at.sequence, item % p.heads, at.tile * kTile, workspace.slice(thread));
   });
   return true;
 }

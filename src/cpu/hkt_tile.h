@@ -4,6 +4,7 @@
 // the rows without any horizontal step, and keys and values are broadcast from their place in memory, unpacked.
 #pragma once
 
+#include "base/hkt_rows.h"
 #include "cpu/gemm.h"
 #include "cpu/storage.h"
 #include "strata/hkt.h"
@@ -42,9 +43,12 @@ template <class S>
 struct Head {
   using T = typename Compute<S>::Type;
 
-  Head(const HktProblem& problem, int64_t b, int64_t h) : p(problem) {
+  Head(const HktProblem& problem, int64_t batch, int64_t query_head) : p(problem), b(batch), h(query_head) {
     const int64_t key_head = h / (p.heads / p.key_heads);
-    length = p.lengths == nullptr ? p.tokens : p.lengths[b];
+    length = length_of(query_side(p), b);
+    key_length = length_of(key_side(p), b);
+    rows = stored_rows(query_side(p), b);
+    line = hkt_line(p, b, h);
     weights = static_cast<const T*>(p.weights) + h * p.levels;
     for (int l = 0; l < p.levels; ++l) {
       q[l] = rows_of<S>(p.q[l], b, h);
@@ -53,21 +57,33 @@ struct Head {
     v = rows_of<S>(p.v, b, key_head);
     has_bias = p.bias.data != nullptr;
     if (has_bias) bias = rows_of<S>(p.bias, b, h);
+    slope = p.slopes == nullptr ? T(0) : static_cast<const T*>(p.slopes)[h];
   }
 
   // Queries of the tile that starts at i0 that are not padding.
   int64_t queries(int64_t i0) const { return min(kTile, length - i0); }
-  // The queries of the tile that starts at i0 see only keys below this.
-  int64_t key_limit(int64_t i0) const { return p.causal ? min(length, i0 + kTile) : length; }
+  // The keys that the queries of the tile that starts at i0 see, from the start of a tile on.
+  HktRange key_range(int64_t i0) const {
+    const HktRange range = keys_of_queries(p, i0, i0 + queries(i0) - 1, key_length);
+    return {range.begin / kTile * kTile, range.end};
+  }
+  // Whether some query of the tile does not see some key of j0 .. j0 + n - 1.
+  bool is_masked(int64_t i0, int64_t j0, int64_t n) const {
+    return has_bias || j0 + n - 1 > i0 + p.window_right || j0 < i0 + kTile - 1 - p.window_left;
+  }
 
   const HktProblem& p;
-  int64_t length;
+  int64_t b, h;
+  int64_t length, key_length;
+  int64_t rows;  // of the queries in memory, padding included
+  int64_t line;  // where lse begins
   const T* weights;
   Rows<const S> q[kMaxLevels];
   Rows<const S> k[kMaxLevels];
   Rows<const S> v;
   bool has_bias;
   Rows<const S> bias;
+  T slope;
 };
 
 // Work space for the scores of one tile.
@@ -125,14 +141,32 @@ void assign_bias_mask(const Head<S>& head, int64_t i0, int64_t j0, int64_t n, T*
   }
 }
 
+// S_ij -= slope |i - j|, in units of log 2.
 template <class T>
-void assign_causal_mask(int64_t i0, int64_t j0, int64_t n, T* scores) {
-  for (int64_t j = max(0, i0 - j0); j < n; ++j) {
+void add_alibi(T slope, int64_t i0, int64_t j0, int64_t n, T* scores) {
+  const Vec<T> factor = splat(-slope * kLog2E<T>);
+  for (int64_t j = 0; j < n; ++j) {
+    const T first = static_cast<T>(i0 - (j0 + j));  // exact: a difference of tokens
     for (int64_t x = 0; x < kTile; x += kLanes<T>) {
-      // Indices below 64 are exact in every T.
+      const Vec<T> ahead = lane_index<T>() + (static_cast<T>(x) + first);
+      T* at = scores + j * kTile + x;
+      store(at, load(at) + factor * (ahead < splat(T(0)) ? -ahead : ahead));
+    }
+  }
+}
+
+// Key j0 + j is seen by queries j0 + j - right .. j0 + j + left.
+template <class T>
+void assign_window_mask(const HktProblem& p, int64_t i0, int64_t j0, int64_t n, T* scores) {
+  for (int64_t j = 0; j < n; ++j) {
+    // Indices from 0 to 64 are exact in every T.
+    const T low = static_cast<T>(min(kTile, max(0, j0 + j - p.window_right - i0)));
+    const T high = static_cast<T>(min(kTile, max(-1, j0 + j + p.window_left - i0)));
+    for (int64_t x = 0; x < kTile; x += kLanes<T>) {
       const Vec<T> query = lane_index<T>() + static_cast<T>(x);
       T* at = scores + j * kTile + x;
-      store(at, query < splat(static_cast<T>(j0 + j - i0)) ? splat(-kInfinity<T>) : load(at));
+      const Vec<T> seen_from = query < splat(low) ? splat(-kInfinity<T>) : load(at);
+      store(at, query > splat(high) ? splat(-kInfinity<T>) : seen_from);
     }
   }
 }
@@ -159,15 +193,16 @@ void score_tile(const Head<S>& head, int64_t i0, int64_t j0, int64_t n, ScoreTil
   }
   tile.values = dense_rows<S, T>(head.v, j0, n, head.p.value_size, tile.value_scratch);
 
-  const bool on_diagonal = head.p.causal && j0 + n - 1 > i0;
+  const bool masked = head.is_masked(i0, j0, n);
+  if (head.slope != T(0)) add_alibi<T>(head.slope, i0, j0, n, tile.scores[0]);
   if (head.has_bias) {
     add_bias<S, T>(head, i0, j0, n, tile.scores[0]);
     assign_bias_mask<S, T>(head, i0, j0, n, tile.scores[0]);
   }
-  if (on_diagonal) assign_causal_mask<T>(i0, j0, n, tile.scores[0]);
+  if (masked) assign_window_mask<T>(head.p, i0, j0, n, tile.scores[0]);
 
   tile.careful = false;
-  if (on_diagonal || head.has_bias) {
+  if (masked) {
     tile.careful = any_non_finite(tile.values, n, head.p.value_size);
     for (int l = 0; l <= top; ++l) {
       tile.careful |= any_non_finite(tile.keys[l], level_rows(n, l), depth);

@@ -146,7 +146,7 @@ struct HeadBackward {
     const Rows<const S> dout = rows_of<S>(g.dout, head.b, head.head);
     const Rows<S> out = rows_of<S>(outputs.out, head.b, head.head);
     pack_rows<S, T>(dout, i0, nq, p.value_size, T(1), space.dout_rows, kTile, vw);
-    const int64_t row0 = (head.b * p.heads + head.head) * p.tokens + i0;
+    const int64_t row0 = stream_line(p, head.b, head.head) + i0;
     for (int64_t x = 0; x < kTile; ++x) {
       const T lse = x < nq ? static_cast<const T*>(outputs.lse)[row0 + x] : -kInfinity<T>;
       const bool empty = lse == -kInfinity<T>;
@@ -195,6 +195,8 @@ struct HeadBackward {
     T *scores = space.scores[0], *product = space.product[0];
     gemm<T, Layout::kRowMajor>({v.data, v.step}, {space.dout_transposed + x0, kTile}, product, lanes, count,
                                lanes / kLanes<T>, p.value_size, StartZero<T>());
+    const bool drop = p.dropout.probability > 0;
+    if (drop) each_dropout(head, pair, [&](int64_t at, T kept) { product[at] *= kept; });
     for (int64_t at = 0; at < count * lanes; at += kLanes<T>) {
       const int64_t x = x0 + at % lanes;
       const Vec<T> P = exp2<T>(load(scores + at) - load(space.row_lse + x));
@@ -202,6 +204,7 @@ struct HeadBackward {
       store(product + at, P * (load(product + at) - load(space.row_term + x)));
     }
     add_key_gradients(pair);
+    if (drop) each_dropout(head, pair, [&](int64_t place, T kept) { scores[place] *= kept; });
     const int64_t at = pair.height == 0 ? pair.first : heights.offset[pair.height] + pair.first;
     T* dv = (pair.height == 0 ? leaves.dv : nodes.dv) + at * vw;
     gemm<T, Layout::kRowMajor>({scores, lanes}, {space.dout_rows + x0 * vw, vw}, dv, vw, count, vw / kLanes<T>, nq,
@@ -285,15 +288,17 @@ bool backward(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, const 
     Arena arena(workspace.slice(thread));
     lay_out(arena, [&](StreamSpace<T>& space, StreamNodes<T>& nodes, LeafGradients<T>& leaves) {
       const int64_t b = item / p.key_heads, key_head = item % p.key_heads;
-      const StreamKeys<S> keys(p, b, key_head);
-      KeyBackward<S> of_keys{keys, g, heights, nodes, leaves, space.scratch};
+      const HsaStreamProblem own = of_sequence(p, b);
+      const Heights own_heights(own);
+      const StreamKeys<S> keys(own, b, key_head);
+      KeyBackward<S> of_keys{keys, g, own_heights, nodes, leaves, space.scratch};
       of_keys.start();
       for (int64_t h = key_head * group; h < (key_head + 1) * group; ++h) {
         const int64_t stream = b * p.heads + h;
-        HeadBackward<S>{StreamHead<S>(p, b, h),
+        HeadBackward<S>{StreamHead<S>(own, b, h),
                         outputs,
                         g,
-                        heights,
+                        own_heights,
                         nodes,
                         leaves,
                         space,

@@ -15,6 +15,8 @@ void forward_window(const StreamHead<S>& head, const Heights& heights, const Str
   each_pair(head, heights, nodes, height, window, space, [&](const StreamPair<T>& pair) {
     stream_scores(head, heights, nodes, pair, space);
     online_softmax(space.scores[0], pair.count, lanes, space.peak + x0, space.sum + x0, space.factor + x0);
+    if (head.p.dropout.probability > 0)
+      each_dropout(head, pair, [&](int64_t at, T kept) { space.scores[0][at] *= kept; });
     const DenseRows<T> v = entry_values(head, heights, nodes, pair, space.v_rows);
     gemm<T, Layout::kTransposed>({space.scores[0], lanes}, {v.data, v.step}, acc, width, nq, width / kLanes<T>,
                                  pair.count, StartRowScaled<T>{acc, width, space.factor + x0});
@@ -34,7 +36,7 @@ void forward_tile(const StreamHead<S>& head, const HsaStreamOutputs& outputs, co
                    [&](const Window& window) { forward_window(head, heights, nodes, height, window, space); });
   }
   const Rows<S> out = rows_of<S>(outputs.out, head.b, head.head);
-  T* lse = static_cast<T*>(outputs.lse) + (head.b * p.heads + head.head) * p.tokens + i0;
+  T* lse = static_cast<T*>(outputs.lse) + stream_line(p, head.b, head.head) + i0;
   for (int64_t x = 0; x < nq; ++x) {
     lse[x] = softmax_lse(space.peak[x], space.sum[x]);
     const T inverse = space.sum[x] == T(0) ? T(0) : T(1) / space.sum[x];
@@ -60,15 +62,18 @@ bool forward(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, int thr
     Arena arena(workspace.slice(thread));
     StreamSpace<T> space(p, arena);
     StreamNodes<T> nodes = nodes_of(key_head);
-    make_nodes(StreamKeys<S>(p, key_head / p.key_heads, key_head % p.key_heads), heights, nodes, space.scratch);
+    const int64_t b = key_head / p.key_heads;
+    const HsaStreamProblem own = of_sequence(p, b);
+    make_nodes(StreamKeys<S>(own, b, key_head % p.key_heads), Heights(own), nodes, space.scratch);
   });
   const int64_t tiles = (p.tokens + kTile - 1) / kTile;
   parallel_items(p.batch * p.heads * tiles, threads, [&](int64_t item, int thread) {
     Arena arena(workspace.slice(thread));
     StreamSpace<T> space(p, arena);
-    const int64_t stream = item / tiles;
-    forward_tile(StreamHead<S>(p, stream / p.heads, stream % p.heads), outputs, heights, nodes_of(stream / group),
-                 item % tiles * kTile, space);
+    const int64_t stream = item / tiles, b = stream / p.heads, i0 = item % tiles * kTile;
+    const HsaStreamProblem own = of_sequence(p, b);
+    if (i0 < own.tokens)
+      forward_tile(StreamHead<S>(own, b, stream % p.heads), outputs, Heights(own), nodes_of(stream / group), i0, space);
   });
   return true;
 }

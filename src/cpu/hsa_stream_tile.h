@@ -4,6 +4,7 @@
 // mask hides these.
 #pragma once
 
+#include "base/stream_rows.h"
 #include "cpu/hkt_tile.h"
 #include "cpu/hsa_cpu_kernels.h"
 #include "cpu/level_mix.h"
@@ -324,6 +325,32 @@ void stream_scores(const StreamHead<S>& head, const Heights& heights, const Stre
     for (int64_t x = end; x < lanes; ++x) row[x] = -kInfinity<T>;
     for (int64_t x = hole_begin; x < hole_end; ++x) row[x] = -kInfinity<T>;
   }
+}
+
+// Calls f(place in the tile of scores, factor) for every pair whose weight dropout changes: 0, or 1 / (1 - p).
+template <class S, class T, class F>
+void each_dropout(const StreamHead<S>& head, const StreamPair<T>& pair, const F& f) {
+  const Dropout& dropout = head.p.dropout;
+  const uint64_t key = dropout_key(dropout.state);
+  const uint32_t threshold = dropout_threshold(dropout.probability);
+  const T kept = static_cast<T>(dropout_factor(threshold));
+  for (int64_t x = 0; x < pair.window.nq; ++x) {
+    uint32_t bits = 0;
+    for (int64_t y = 0; y < pair.count; ++y) {
+      const int64_t node = pair.first + y;
+      if (y == 0 || node % 8 == 0) {
+        bits = kept_bits(key, threshold, static_cast<uint32_t>(head.b), static_cast<uint32_t>(head.head),
+                         static_cast<uint32_t>(pair.window.i0 + x), stream_block(pair.height, node));
+      }
+      f(y * pair.window.lanes + x, (bits >> (node & 7) & 1) != 0 ? kept : T(0));
+    }
+  }
+}
+
+// The problem of one sequence, as its tree sees it: packed sequences have different lengths.
+inline HsaStreamProblem of_sequence(HsaStreamProblem p, int64_t b) {
+  p.tokens = stream_tokens(p, b);
+  return p;
 }
 
 // Row t of `to` = factor * from, channel by channel; with whole vectors where the channels lie side by side.

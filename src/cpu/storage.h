@@ -63,13 +63,17 @@ struct Rows {
   S& at(int64_t t, int64_t c) const { return data[t * token_stride + c * channel_stride]; }
 };
 
+template <class AnyView>
+inline int64_t offset_of(const AnyView& view, int64_t b, int64_t h) {
+  return (view.begins != nullptr ? view.begins[b] * view.stride[2] : b * view.stride[0]) + h * view.stride[1];
+}
 template <class S>
 inline Rows<const S> rows_of(const ConstView& view, int64_t b, int64_t h) {
-  return {static_cast<const S*>(view.data) + b * view.stride[0] + h * view.stride[1], view.stride[2], view.stride[3]};
+  return {static_cast<const S*>(view.data) + offset_of(view, b, h), view.stride[2], view.stride[3]};
 }
 template <class S>
 inline Rows<S> rows_of(const View& view, int64_t b, int64_t h) {
-  return {static_cast<S*>(view.data) + b * view.stride[0] + h * view.stride[1], view.stride[2], view.stride[3]};
+  return {static_cast<S*>(view.data) + offset_of(view, b, h), view.stride[2], view.stride[3]};
 }
 
 // tile[c][x] = factor * rows[first + x][c]; lanes from `count` to `lanes` are zero.

@@ -10,6 +10,7 @@
 
 #include <cmath>
 
+#include "base/philox.h"
 #include "cuda/device.h"
 #include "cuda/hkt_backward_mma_tile.cuh"
 #include "cuda/hkt_kernels.h"
@@ -21,8 +22,8 @@ namespace strata::cuda {
 namespace {
 
 struct Extra {
-  const float* deltas;  // (batch, heads, tokens): D
-  float* weight_parts;  // (batch, heads, query blocks, kMmaLevels): parts of da
+  const float* deltas;  // D, laid out as lse
+  float* weight_parts;  // (heads, query blocks of all sequences, kMmaLevels): parts of da
   bool aligned;
 };
 struct Arguments {
@@ -44,7 +45,9 @@ struct Block {
   Layout<Tile> layout;
   uint32_t base;
   float* row_numbers;  // lse of the tile's queries, then D
-  int batch, limit, own_first, first_block, last_block, first_head, heads, key_head;
+  int64_t tile;        // of the owner's, counted through all sequences
+  int batch, own_first, first_block, last_block, first_head, heads, key_head;
+  SequenceLimits limits;
 
   __device__ Block(const Arguments& arguments, unsigned char* memory)
       : a(arguments),
@@ -53,14 +56,15 @@ struct Block {
         base(shared_address(memory)),
         row_numbers(reinterpret_cast<float*>(memory + layout.row_numbers())) {
     const int group = static_cast<int>(p.heads / p.key_heads);
-    batch = static_cast<int>(blockIdx.z);
-    limit = length_of(p, batch);
-    own_first = static_cast<int>(kOwnKeys ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * kSide;
-    const int blocks = (limit + kOther - 1) / kOther;
-    first_block = kOwnKeys && p.causal ? own_first / kOther : 0;
-    last_block = own_first >= limit      ? first_block
-                 : !kOwnKeys && p.causal ? min(blocks, (own_first + kSide - 1) / kOther + 1)
-                                         : blocks;
+    tile = kOwnKeys ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
+    const HktTile at = locate_tile(kOwnKeys ? key_side(p) : query_side(p), tile, kSide);
+    batch = static_cast<int>(at.sequence);
+    own_first = static_cast<int>(at.tile) * kSide;
+    limits = SequenceLimits(p, batch);
+    const int2 blocks =
+        kOwnKeys ? limits.query_tiles(p, own_first, kSide, kOther) : limits.key_tiles(p, own_first, kSide, kOther);
+    first_block = blocks.x;
+    last_block = blocks.y;
     first_head = static_cast<int>(blockIdx.y) * (kOwnKeys ? group : 1);
     heads = kOwnKeys ? group : 1;
     key_head = first_head / group;
@@ -73,22 +77,22 @@ struct Block {
     __syncthreads();
   }
   __device__ void load_queries(int head, int first) const {
-    load_levels<T, D, kThreads, kQueries>(base + layout.queries(), p.q, p.levels, batch, head, first, limit,
-                                          p.head_size, a.extra.aligned, [](int l, int r) { return query_slot(l, r); });
-    load_tile<D, kThreads>(base + layout.dout(), rows_of<const T>(a.g.dout, batch, head), first, kQueries, limit,
-                           p.value_size, a.extra.aligned, [](int r) { return query_slot(0, r); });
-    const int64_t line = (static_cast<int64_t>(batch) * p.heads + head) * p.tokens;
+    load_levels<T, D, kThreads, kQueries>(base + layout.queries(), p.q, p.levels, batch, head, first,
+                                          limits.queries, p.head_size, a.extra.aligned, [](int l, int r) { return query_slot(l, r); });
+    load_tile<D, kThreads>(base + layout.dout(), rows_of<const T>(a.g.dout, batch, head), first, kQueries,
+                           limits.queries, p.value_size, a.extra.aligned, [](int r) { return query_slot(0, r); });
+    const int64_t line = hkt_line(p, batch, head);
     for (int r = static_cast<int>(threadIdx.x); r < 2 * kQueries; r += kThreads) {
       const int at = first + r % kQueries;
       const float* from = r < kQueries ? static_cast<const float*>(a.o.lse) : a.extra.deltas;
-      row_numbers[r] = at < limit ? from[line + at] : (r < kQueries ? -INFINITY : 0.0f);
+      row_numbers[r] = at < limits.queries ? from[line + at] : (r < kQueries ? -INFINITY : 0.0f);
     }
   }
   __device__ void load_keys(int first) const {
-    load_levels<T, D, kThreads, kKeys>(base + layout.keys(), p.k, p.levels, batch, key_head, first, limit, p.head_size,
-                                       a.extra.aligned, [](int l, int r) { return key_slot<kTiles>(l, r); });
-    load_tile<D, kThreads>(base + layout.values(), rows_of<const T>(p.v, batch, key_head), first, kKeys, limit,
-                           p.value_size, a.extra.aligned, [](int r) { return key_slot<kTiles>(0, r); });
+    load_levels<T, D, kThreads, kKeys>(base + layout.keys(), p.k, p.levels, batch, key_head, first, limits.keys,
+                                       p.head_size, a.extra.aligned, [](int l, int r) { return key_slot<kTiles>(l, r); });
+    load_tile<D, kThreads>(base + layout.values(), rows_of<const T>(p.v, batch, key_head), first, kKeys,
+                           limits.keys, p.value_size, a.extra.aligned, [](int r) { return key_slot<kTiles>(0, r); });
   }
 };
 
@@ -125,24 +129,34 @@ struct WarpScores {
     const View& dbias_view = block.a.g.dbias;
     const Rows<const T> bias = rows_of<const T>(p.bias, block.batch, head);
     const Rows<T> dbias = rows_of<T>(dbias_view, block.batch, head);
+    const float slope = p.slopes == nullptr ? 0.0f : static_cast<const float*>(p.slopes)[head] * kLog2e;
+    const bool drop = p.dropout.probability > 0;
+    const uint64_t random = drop ? dropout_key(p.dropout.state) : 0;
+    const uint32_t threshold = dropout_threshold(p.dropout.probability);
+    const float kept_factor = static_cast<float>(dropout_factor(threshold));
 #pragma unroll
     for (int a = 0; a < 2; ++a) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int at_row = row + row_of_slot(a, lane / 4 + e / 2 * 8), query = first_row + at_row;
         const float lse = block.row_numbers[at_row], delta = block.row_numbers[kQueries + at_row];
-        const int visible = lse != -INFINITY ? visible_keys(p, query, block.limit) : 0;
+        const auto visible = block.limits.visible_keys(p, lse != -INFINITY ? query : block.limits.queries);
+        const int column_key = first_key + key + key_of_slot<kTiles>(0, 2 * (lane % 4) + e % 2);
+        uint32_t kept = 0;
+        if (drop) kept = kept_bits(random, threshold, block.batch, head, query, column_key / 8) >> column_key % 8;
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
-          const int at_key = first_key + key + key_of_slot<kTiles>(n, 2 * (lane % 4) + e % 2);
+          const int at_key = column_key + n;
           float score = s[a][n][e] * full_scale - lse * kLog2e;
-          if (at_key >= visible) {
+          if (!visible.has(at_key)) {
             s[a][n][e] = dp[a][n][e] = 0;
             continue;
           }
+          score -= slope * static_cast<float>(abs(query - at_key));
           if (p.bias.data != nullptr) score += static_cast<float>(bias.at(query, at_key)) * kLog2e;
-          s[a][n][e] = fast_exp2(score);
-          dp[a][n][e] = s[a][n][e] * (dp[a][n][e] - delta);
+          const float factor = !drop ? 1.0f : (kept >> n & 1) != 0 ? kept_factor : 0.0f, weight = fast_exp2(score);
+          s[a][n][e] = weight * factor;
+          dp[a][n][e] = weight * (dp[a][n][e] * factor - delta);
           if (!kOwnKeys && dbias_view.data != nullptr) dbias.at(query, at_key) = static_cast<T>(dp[a][n][e]);
         }
       }
@@ -178,7 +192,7 @@ __device__ void store_key_gradients(const Block<Tile>& block, LevelSums<Tile>& s
   using T = typename Tile::T;
   const HktProblem& p = block.p;
   const float scale = static_cast<float>(p.scale);
-  const int tokens = static_cast<int>(p.tokens);
+  const int tokens = block.limits.key_rows(p);
   auto key_of = [](int l, int slot) {
     return l > 0 ? slot : (slot & ~15) + key_of_slot<kTiles>(slot / 8 % 2, slot % 8);
   };
@@ -204,7 +218,7 @@ __device__ void store_query_gradients(const Block<Tile>& block, LevelSums<Tile>&
   __shared__ float parts[Tile::kWarps];
   const HktProblem& p = block.p;
   const float scale = static_cast<float>(p.scale);
-  const int tokens = static_cast<int>(p.tokens), head = block.first_head;
+  const int tokens = block.limits.query_rows(p), head = block.first_head;
   const float* a = static_cast<const float*>(p.weights) + head * p.levels;
   sums.each_level(p.levels, [&](int l, auto product, auto& acc) {
     const Rows<T> dq = rows_of<T>(block.a.g.dq[l], block.batch, head);
@@ -214,7 +228,7 @@ __device__ void store_query_gradients(const Block<Tile>& block, LevelSums<Tile>&
       const int at = (block.own_first >> l) + (l > 0 ? slot : (slot & ~31) + row_of_slot(slot / 16 % 2, slot % 16));
       if (slot >= (kSide >> l) || at >= level_rows(tokens, l) || channel >= p.head_size) return;
       dq.at(at, channel) = static_cast<T>(value * scale * a[l]);
-      if (at < level_rows(block.limit, l)) part += value * scale * static_cast<float>(q.at(at, channel));
+      if (at < level_rows(block.limits.queries, l)) part += value * scale * static_cast<float>(q.at(at, channel));
     });
     part = warp_sum(part);
     if (lane_of_thread() == 0) parts[warp_of_thread()] = part;
@@ -222,8 +236,7 @@ __device__ void store_query_gradients(const Block<Tile>& block, LevelSums<Tile>&
     if (threadIdx.x == 0) {
       float total = 0;
       for (const float one : parts) total += one;
-      const int64_t line = static_cast<int64_t>(block.batch) * p.heads + head;
-      block.a.extra.weight_parts[(line * gridDim.x + block.own_first / kSide) * kMmaLevels + l] = total;
+      block.a.extra.weight_parts[(static_cast<int64_t>(head) * gridDim.x + block.tile) * kMmaLevels + l] = total;
     }
     __syncthreads();
   });
@@ -289,8 +302,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::D == 64 ? 2 : 1)
 template <class T>
 __global__ void zero_bias_kernel(const __grid_constant__ HktProblem p, View dbias) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (at >= p.batch * p.heads * p.tokens * p.tokens) return;
-  const int64_t key = at % p.tokens, row = at / p.tokens % p.tokens, line = at / p.tokens / p.tokens;
+  if (at >= p.batch * p.heads * p.tokens * p.key_tokens) return;
+  const int64_t key = at % p.key_tokens, row = at / p.key_tokens % p.tokens, line = at / p.key_tokens / p.tokens;
   rows_of<T>(dbias, line / p.heads, line % p.heads).at(row, key) = static_cast<T>(0.0f);
 }
 
@@ -300,8 +313,9 @@ cudaError_t launch_owner(const Arguments& a, cudaStream_t stream) {
   const auto kernel = hkt_backward_kernel<Tile>;
   const int memory = Layout<Tile>{p.levels}.size();
   if (const cudaError_t e = allow_shared_memory(kernel, memory); e != cudaSuccess) return e;
-  const dim3 grid(static_cast<unsigned>((p.tokens + kSide - 1) / kSide),
-                  static_cast<unsigned>(Tile::kOwnKeys ? p.key_heads : p.heads), static_cast<unsigned>(p.batch));
+  const dim3 grid(static_cast<unsigned>(tile_count(Tile::kOwnKeys ? key_side(p) : query_side(p), kSide)),
+                  static_cast<unsigned>(Tile::kOwnKeys ? p.key_heads : p.heads));
+  if (grid.x == 0) return cudaSuccess;
   kernel<<<grid, Tile::kThreads, memory, stream>>>(a);
   return cudaGetLastError();
 }
@@ -337,8 +351,9 @@ cudaError_t hkt_backward_mma(const HktProblem& p, const HktOutputs& o, const Hkt
   Arguments a{p, o, g, {deltas, weight_parts, is_aligned(p.v, p.value_size) && is_aligned(g.dout, p.value_size)}};
   for (int l = 0; l < p.levels; ++l)
     a.extra.aligned = a.extra.aligned && is_aligned(p.q[l], p.head_size) && is_aligned(p.k[l], p.head_size);
-  if (g.dbias.data != nullptr)
-    zero_bias_kernel<T><<<blocks_for(p.batch * p.heads * p.tokens * p.tokens, 256), 256, 0, stream>>>(p, g.dbias);
+  const int64_t pairs = p.batch * p.heads * p.tokens * p.key_tokens;
+  if (g.dbias.data != nullptr && pairs > 0)
+    zero_bias_kernel<T><<<blocks_for(pairs, 256), 256, 0, stream>>>(p, g.dbias);
   cudaError_t e = cudaErrorInvalidConfiguration;
   with_tiles<T>(p, [&](auto keys, auto queries) {
     e = launch_owner<decltype(keys)>(a, stream);

@@ -1,6 +1,7 @@
 // The reductions before and after the HKT backward on tensor cores, whichever kernels do it: D of every row, and the
 // sum of the parts of da.
 #include "cuda/hkt_kernels.h"
+#include "cuda/hkt_scores.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/storage.h"
 #include "cuda/tile.cuh"
@@ -17,10 +18,11 @@ template <class T>
 __global__ void delta_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o,
                              const __grid_constant__ HktGradients g, float* deltas, bool aligned) {
   const int64_t line = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kDeltaLanes;
-  if (line >= p.batch * p.heads * p.tokens) return;
+  if (line >= hkt_lines(p)) return;
   const int lane = static_cast<int>(threadIdx.x) % kDeltaLanes;
-  const int64_t t = line % p.tokens, head = line / p.tokens % p.heads, batch = line / p.tokens / p.heads;
-  const Rows<const T> out = rows_of<const T>(o.out, batch, head), dout = rows_of<const T>(g.dout, batch, head);
+  const LineRow at(p, line);
+  const int64_t t = at.row;
+  const Rows<const T> out = at.rows<const T>(o.out), dout = at.rows<const T>(g.dout);
   float sum = 0;
   if (aligned) {
     for (int c = 8 * lane; c < p.value_size; c += 8 * kDeltaLanes) {
@@ -44,11 +46,11 @@ __global__ void delta_kernel(const __grid_constant__ HktProblem p, const __grid_
 }
 
 // da_l of a head: its parts, in a fixed order. A warp each.
-__global__ void weight_kernel(const __grid_constant__ HktProblem p, const float* parts, int blocks, float* dweights) {
+__global__ void weight_kernel(const __grid_constant__ HktProblem p, const float* parts, int64_t count,
+                              float* dweights) {
   const int64_t head = blockIdx.x / p.levels, l = blockIdx.x % p.levels;
   double sum = 0;
-  for (int64_t at = threadIdx.x; at < p.batch * blocks; at += 32)
-    sum += parts[((at / blocks * p.heads + head) * blocks + at % blocks) * kMmaLevels + l];
+  for (int64_t at = threadIdx.x; at < count; at += 32) sum += parts[(head * count + at) * kMmaLevels + l];
   sum = warp_sum(sum);
   if (threadIdx.x == 0) dweights[blockIdx.x] = static_cast<float>(sum);
 }
@@ -57,7 +59,8 @@ __global__ void weight_kernel(const __grid_constant__ HktProblem p, const float*
 
 cudaError_t hkt_backward_deltas(const HktProblem& p, const HktOutputs& o, const HktGradients& g, float* deltas,
                                 cudaStream_t stream) {
-  const unsigned blocks = blocks_for(p.batch * p.heads * p.tokens, 256 / kDeltaLanes);
+  if (hkt_lines(p) == 0) return cudaSuccess;
+  const unsigned blocks = blocks_for(hkt_lines(p), 256 / kDeltaLanes);
   const bool aligned = is_aligned(o.out, p.value_size) && is_aligned(g.dout, p.value_size);
   return with_16_bit_storage(p.dtype, [&](auto storage) {
     delta_kernel<decltype(storage)><<<blocks, 256, 0, stream>>>(p, o, g, deltas, aligned);
@@ -65,9 +68,9 @@ cudaError_t hkt_backward_deltas(const HktProblem& p, const HktOutputs& o, const 
   });
 }
 
-cudaError_t hkt_backward_weights(const HktProblem& p, const float* parts, int64_t blocks, const HktGradients& g,
+cudaError_t hkt_backward_weights(const HktProblem& p, const float* parts, int64_t count, const HktGradients& g,
                                  cudaStream_t stream) {
-  weight_kernel<<<static_cast<unsigned>(p.heads * p.levels), 32, 0, stream>>>(p, parts, static_cast<int>(blocks),
+  weight_kernel<<<static_cast<unsigned>(p.heads * p.levels), 32, 0, stream>>>(p, parts, count,
                                                                               static_cast<float*>(g.dweights));
   return cudaGetLastError();
 }

@@ -108,6 +108,7 @@ struct Consumer {
   const WorkTile& work;
   uint32_t own;
   int warp, lane, own_first;
+  int2 full;    // tiles of the other side without an edge; the limits themselves are looked up at edges
   int rows[2];  // of this thread, in the sequence
   float fine[kKeys ? D / 2 : 1] = {}, coarse[kKeys && kCoarse ? D / 2 : 1] = {}, values[kValues ? D / 2 : 1] = {};
   float lse2[2] = {}, delta[2] = {};  // of the rows, where they are queries
@@ -119,12 +120,14 @@ struct Consumer {
         own(own_tiles),
         warp(warp_of_thread() % 4),
         lane(lane_of_thread()),
-        own_first(tile.own_first + 64 * group) {
+        own_first(tile.own_first + 64 * group),
+        full(kOwnKeys ? tile.limits.full_query_tiles(p, own_first, 64, kOther)
+                      : tile.limits.full_key_tiles(p, own_first, 64, kOther)) {
     for (int half = 0; half < 2; ++half) rows[half] = own_first + paired_row(warp * 16 + lane / 4 + 8 * half);
     if (kOwnKeys) return;
-    const int64_t line = (static_cast<int64_t>(work.batch) * p.heads + work.first_head) * p.tokens;
+    const int64_t line = hkt_line(p, work.batch, work.first_head);
     for (int half = 0; half < 2; ++half) {
-      const bool real = rows[half] < work.limit;
+      const bool real = rows[half] < work.own_limit;
       const float lse = real ? static_cast<const float*>(a.o.lse)[line + rows[half]] : -INFINITY;
       lse2[half] = lse == -INFINITY ? INFINITY : lse * kLog2e;
       delta[half] = real ? a.deltas[line + rows[half]] : 0.0f;
@@ -205,18 +208,15 @@ struct Consumer {
   }
   // What is masked may hold anything, and becomes zero.
   __device__ void mask(float (&s)[kScores], float (&dp)[kScores], int other_first) const {
-    const int limit = work.limit;
-    const bool edge =
-        other_first + kOther > limit || own_first + 64 > limit ||
-        (p.causal && (kOwnKeys ? own_first + 64 > other_first + 1 : other_first + kOther > own_first + 1));
-    if (!edge) return;
+    if (other_first >= full.x * kOther && other_first < full.y * kOther) return;
+    const SequenceLimits limits(p, work.batch);
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
+    for (int i = 0; i < 4; ++i) {  // the other side's rows of a column are neighbours
+      const auto seen = kOwnKeys ? limits.seeing_queries(p, rows[i / 2]) : limits.visible_keys(p, rows[i / 2]);
+      const uint32_t bits = seen.bits(other_first + key_of_slot<kTiles>(0, 2 * (lane % 4) + i % 2), kTiles);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int other = other_first + key_of_slot<kTiles>(n, 2 * (lane % 4) + i % 2), mine = rows[i / 2];
-        const int query = kOwnKeys ? other : mine, key = kOwnKeys ? mine : other;
-        if (key < limit && query < limit && !(p.causal && key > query)) continue;
+      for (int n = 0; n < kTiles; ++n) {
+        if ((bits >> n & 1) != 0) continue;
         s[4 * n + i] = 0;
         if constexpr (kKeys) dp[4 * n + i] = 0;
       }
@@ -290,8 +290,8 @@ struct Consumer {
     return kPacked ? 1 + packed_level(lane / 4 + 8) : lane / 4 % 2 == 0 ? 2 : kMmaLevels;
   }
   __device__ void store_weight_parts(float (&parts)[5]) const {
-    const int64_t line = static_cast<int64_t>(work.batch) * p.heads + work.first_head;
-    float* const total = a.weight_parts + (line * parts_of(p) + own_first / 16 + warp) * kMmaLevels;
+    const int64_t part = work.first_head * parts_of(p) + int64_t{work.tile} * (kRows / 16) + (own_first - work.own_first) / 16;
+    float* const total = a.weight_parts + (part + warp) * kMmaLevels;
 #pragma unroll
     for (int l = 0; l < kLevels; ++l) {
       parts[l] = warp_sum(parts[l]);
@@ -302,7 +302,7 @@ struct Consumer {
   // Results go out through the tiles of the rows they are gradients of.
   __device__ void store_gradients() const {
     const float scale = static_cast<float>(p.scale);
-    const int tokens = static_cast<int>(p.tokens);
+    const int stored = static_cast<int>(stored_rows(kOwnKeys ? key_side(p) : query_side(p), work.batch));
     const int head = kOwnKeys ? work.first_head / static_cast<int>(p.heads / p.key_heads) : work.first_head;
     const float* level_weight = static_cast<const float*>(p.weights) + work.first_head * p.levels;
     auto weight = [&](int l) { return l >= p.levels ? 0.0f : kOwnKeys ? scale : scale * level_weight[l]; };
@@ -317,7 +317,7 @@ struct Consumer {
     // Slot `slot` of the own rows, at a level; -1 where there is no such row.
     auto row_at = [&](int slot, int level) {
       const int at = (own_first + paired_row(slot)) >> level;
-      return at < level_rows(tokens, level) ? at : -1;
+      return at < level_rows(stored, level) ? at : -1;
     };
     auto rows_to = [&](const View& view) { return rows_of<T>(view, work.batch, head); };
     auto fine_row = [&](int slot) { return row_at(slot, 0); };
@@ -329,7 +329,7 @@ struct Consumer {
       for (int l = 1; l < p.levels; ++l)
         store_rows<D>(coarse_tile, rows_to(to[l]), p.head_size, [&](int slot) {
           const int at = (own_first >> l) + packed_row(slot);
-          return packed_level(slot) + 1 == l && at < level_rows(tokens, l) ? at : -1;
+          return packed_level(slot) + 1 == l && at < level_rows(stored, l) ? at : -1;
         });
     } else if constexpr (kKeys && kCoarse) {
       store_rows<D>(coarse_tile, rows_to(to[1]), p.head_size,
@@ -399,7 +399,9 @@ cudaError_t launch_one(const Arguments& a, cudaStream_t stream) {
   const auto kernel = hkt_backward_sm90_kernel<T, D, kLevels, kOwnKeys, kPart>;
   constexpr int kMemory = Layout<D, kLevels>::kSize;
   if (const cudaError_t e = allow_shared_memory(kernel, kMemory); e != cudaSuccess) return e;
-  const int64_t work_tiles = (a.p.tokens + kRows - 1) / kRows * (kOwnKeys ? a.p.key_heads : a.p.heads) * a.p.batch;
+  const int64_t work_tiles =
+      kOwnKeys ? tile_count(key_side(a.p), kRows) * a.p.key_heads : tile_count(query_side(a.p), kRows) * a.p.heads;
+  if (work_tiles == 0) return cudaSuccess;
   kernel<<<persistent_grid(work_tiles, a.p.causal && a.p.tokens >= kLongSequence), kThreads, kMemory, stream>>>(a);
   return cudaGetLastError();
 }

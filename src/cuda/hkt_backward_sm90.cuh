@@ -50,9 +50,9 @@ struct Block {
 
 __host__ __device__ constexpr int other_row(int slot) { return slot % 8 * (kOther / 8) + slot / 8; }
 
-// Parts of da: one per warp.
+// Parts of da, per head: one per warp.
 __host__ __device__ inline int64_t parts_of(const HktProblem& p) {
-  return (p.tokens + kRows - 1) / kRows * (kRows / 16);
+  return tile_count(query_side(p), kRows) * (kRows / 16);
 }
 
 struct Arguments {
@@ -65,25 +65,45 @@ struct Arguments {
 
 // The rows from own_first on, and what they meet of the other side: for every head, tiles first .. last - 1.
 struct WorkTile {
-  int first_head, heads, first, last, limit, batch, own_first;
+  SequenceLimits limits;
+  int first_head, heads, first, last, batch, own_first;
+  int own_limit, other_limit;  // real tokens
+  int tile;                    // counted through all sequences
 };
 template <bool kOwnKeys>
 __device__ bool next_work_tile(const HktProblem& p, int wave, WorkTile* work) {
-  const int group_size = static_cast<int>(p.heads / p.key_heads), tokens = static_cast<int>(p.tokens);
-  const int row_blocks = (tokens + kRows - 1) / kRows, owners = static_cast<int>(kOwnKeys ? p.key_heads : p.heads);
-  const int64_t item = scheduled_tile(wave);
-  if (item >= p.batch * owners * row_blocks) return false;
-  const int block = static_cast<int>(item % row_blocks), owner = static_cast<int>(item / row_blocks % owners);
-  work->batch = static_cast<int>(item / row_blocks / owners);
-  work->limit = length_of(p, work->batch);
+  const int group_size = static_cast<int>(p.heads / p.key_heads);
+  const auto owners = static_cast<unsigned>(kOwnKeys ? p.key_heads : p.heads);
+  const HktSide own = kOwnKeys ? key_side(p) : query_side(p);
+  const auto item = static_cast<unsigned>(scheduled_tile(wave));
+  // The most work first: early keys are seen by most, late queries see most.
+  int owner;
+  if (own.begins == nullptr) {  // all heads of a sequence before the next one
+    const unsigned row_blocks = (static_cast<unsigned>(own.tokens) + kRows - 1) / kRows, line = item / row_blocks;
+    if (line >= owners * static_cast<unsigned>(p.batch)) return false;
+    const unsigned block = kOwnKeys ? item % row_blocks : row_blocks - 1 - item % row_blocks;
+    owner = static_cast<int>(line % owners);
+    work->batch = static_cast<int>(line / owners);
+    work->own_first = static_cast<int>(block * kRows);
+    work->tile = static_cast<int>(work->batch * row_blocks + block);
+  } else {
+    const auto tiles = static_cast<unsigned>(tile_count(own, kRows));
+    if (item >= owners * tiles) return false;
+    owner = static_cast<int>(item / tiles);
+    work->tile = static_cast<int>(kOwnKeys ? item % tiles : tiles - 1 - item % tiles);
+    const HktTile at = locate_tile(own, work->tile, kRows);
+    work->batch = static_cast<int>(at.sequence);
+    work->own_first = static_cast<int>(at.tile) * kRows;
+  }
   work->first_head = owner * (kOwnKeys ? group_size : 1);
   work->heads = kOwnKeys ? group_size : 1;
-  // The most work first: early keys are seen by most, late queries see most.
-  work->own_first = (kOwnKeys ? block : row_blocks - 1 - block) * kRows;
-  const int blocks = (work->limit + kOther - 1) / kOther;
-  work->first = kOwnKeys && p.causal ? work->own_first / kOther : 0;
-  work->last = !kOwnKeys && p.causal ? min(blocks, (work->own_first + kRows) / kOther) : blocks;
-  if (work->own_first >= work->limit || work->last < work->first) work->last = work->first;
+  work->limits = SequenceLimits(p, work->batch);
+  work->own_limit = kOwnKeys ? work->limits.keys : work->limits.queries;
+  work->other_limit = kOwnKeys ? work->limits.queries : work->limits.keys;
+  const int2 range = kOwnKeys ? work->limits.query_tiles(p, work->own_first, kRows, kOther)
+                              : work->limits.key_tiles(p, work->own_first, kRows, kOther);
+  work->first = range.x;
+  work->last = range.y;
   return true;
 }
 
@@ -96,7 +116,7 @@ __device__ void load_coarse_own(uint32_t tile, const HktProblem& p, const ConstV
   const Rows<const T> rows[2] = {rows_of<const T>(own[1], work.batch, head),
                                  rows_of<const T>(own[three ? 2 : 1], work.batch, head)};
   const int at[2] = {first / 2 + S::slot() % 8, first / 4 + S::slot() % 8 / 2};
-  const int limits[2] = {(work.limit + 1) / 2, three ? (work.limit + 3) / 4 : 0}, bytes = S::bytes(p.head_size);
+  const int limits[2] = {(work.own_limit + 1) / 2, three ? (work.own_limit + 3) / 4 : 0}, bytes = S::bytes(p.head_size);
   const char* const source[2] = {S::source(rows[0], at[0], p.head_size), S::source(rows[1], at[1], p.head_size)};
   const uint32_t to = tile + panel_offset(64, S::slot(), S::chunk());
 #pragma unroll
@@ -120,13 +140,13 @@ __device__ void load_own(const Arguments& a, const WorkTile& work, int wave, con
   for (int group = 0; group < kGroups; ++group) {
     const uint32_t tiles = block.own_tiles(wave, group);
     const int first = work.own_first + 64 * group;
-    load_rows<D>(tiles, rows_of<const T>(own[0], work.batch, head), first, work.limit, p.head_size, paired_row);
+    load_rows<D>(tiles, rows_of<const T>(own[0], work.batch, head), first, work.own_limit, p.head_size, paired_row);
     if constexpr (kPart != Part::kValues)
-      load_rows<D>(tiles + M::kOwnTile, rows_of<const T>(extra, work.batch, head), first, work.limit, p.value_size,
-                   paired_row);
+      load_rows<D>(tiles + M::kOwnTile, rows_of<const T>(extra, work.batch, head), first, work.own_limit,
+                   p.value_size, paired_row);
     const uint32_t coarse = tiles + 2 * M::kOwnTile;
     if constexpr (M::kPacked) {
-      load_packed<D, T>(coarse, own, p.levels, 1, work.batch, head, first, work.limit, p.head_size);
+      load_packed<D, T>(coarse, own, p.levels, 1, work.batch, head, first, work.own_limit, p.head_size);
     } else if constexpr (M::kCoarse) {
       load_coarse_own<T, D>(coarse, p, own, work, head, first);
     }
@@ -143,10 +163,10 @@ __device__ void load_others(const Arguments& a, const WorkTile& work, const Bloc
   const int key_head = work.first_head / static_cast<int>(p.heads / p.key_heads);
   const ConstView* const others = kOwnKeys ? p.q : p.k;
   const ConstView& other_extra = kOwnKeys ? a.g.dout : p.v;
-  auto limit_of = [&](int l) { return l < p.levels ? level_rows(work.limit, l) : 0; };
+  auto limit_of = [&](int l) { return l < p.levels ? level_rows(work.other_limit, l) : 0; };
   for (int head = work.first_head; head < work.first_head + work.heads; ++head) {
     const int other_head = kOwnKeys ? head : key_head;
-    const int64_t line = (static_cast<int64_t>(work.batch) * p.heads + head) * p.tokens;
+    const int64_t line = hkt_line(p, work.batch, head);
     const int begin = work.first * kOther;
     auto rows = [&](const ConstView& view) { return rows_of<const T>(view, work.batch, other_head); };
     RowStream<D, kOther> fine(rows(others[0]), begin, p.head_size), extra(rows(other_extra), begin, p.value_size);
@@ -158,8 +178,8 @@ __device__ void load_others(const Arguments& a, const WorkTile& work, const Bloc
     for (int i = work.first; i < work.last; ++i, ++step) {
       producer.acquire(pipeline, step);
       const uint32_t tile = block.other_tile(step);
-      fine.load(tile, work.limit, p.head_size);
-      extra.load(tile + M::kExtra, work.limit, p.value_size);
+      fine.load(tile, work.other_limit, p.head_size);
+      extra.load(tile + M::kExtra, work.other_limit, p.value_size);
       if constexpr (M::kCoarse) {
         level1.load(tile + M::kCoarseTile, limit_of(1), p.head_size);
         level2.load(tile + M::kCoarseTile, limit_of(2), p.head_size);
@@ -170,10 +190,11 @@ __device__ void load_others(const Arguments& a, const WorkTile& work, const Bloc
       }
       if (kOwnKeys && threadIdx.x < kOther) {
         const int slot = static_cast<int>(threadIdx.x), at = i * kOther + other_row(slot);
-        const int64_t from = line + (at < work.limit ? at : 0);
+        const bool there = at < work.other_limit;
+        const int64_t from = line + (there ? at : 0);
         const uint32_t numbers = tile + M::kNumbers + 4 * slot;
-        load_number(numbers, static_cast<const float*>(a.o.lse) + from, at < work.limit);
-        load_number(numbers + 4 * kOther, a.deltas + from, at < work.limit);
+        load_number(numbers, static_cast<const float*>(a.o.lse) + from, there);
+        load_number(numbers + 4 * kOther, a.deltas + from, there);
       }
       producer.commit(pipeline, step);
     }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/hkt_check.h"
+#include "base/hkt_rows.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
 #include "cuda/hkt_kernels.h"
@@ -14,7 +15,7 @@ namespace {
 
 bool supports_sm90(const HktProblem& p) {
   if (!has_sm90_kernels() || p.levels > kSm90Levels || std::max(p.head_size, p.value_size) > kSm90HeadSize ||
-      p.bias.data != nullptr || !is_aligned(p.v, p.value_size) || !has_small_stride(p.v))
+      p.bias.data != nullptr || p.slopes != nullptr || p.dropout.probability > 0 || !is_aligned(p.v, p.value_size) || !has_small_stride(p.v))
     return false;
   return std::all_of(p.k, p.k + p.levels,
                      [&](const ConstView& k) { return is_aligned(k, p.head_size) && has_small_stride(k); }) &&
@@ -50,13 +51,13 @@ cudaError_t run_forward(const HktProblem& p, const HktOutputs& o, cudaStream_t s
   }
 }
 
-// On tensor cores the workspace has D, (batch, heads, tokens), and then the parts of da.
+// On tensor cores the workspace has D, laid out as lse, and then the parts of da.
 cudaError_t run_backward(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace,
                          cudaStream_t stream) {
   const Kernels kernels = backward_kernels(p, g);
   if (kernels == Kernels::kSimt) return hkt_backward_simt(p, o, g, workspace, stream);
   auto* deltas = static_cast<float*>(workspace);
-  float* weight_parts = deltas + p.batch * p.heads * p.tokens;
+  float* weight_parts = deltas + hkt_lines(p);
   cudaError_t e = hkt_backward_deltas(p, o, g, deltas, stream);
   if (e != cudaSuccess) return e;
   const bool sm90 = kernels == Kernels::kSm90;
@@ -84,31 +85,38 @@ Status check_bias_gradient(const HktProblem& p, const HktGradients& g) {
 
 }  // namespace
 
-KernelChoice hkt_kernels(const HktProblem& p) { return {forward_kernels(p, {}), backward_kernels(p, {})}; }
+KernelChoice hkt_kernels(const HktProblem& problem) {
+  const HktProblem p = hkt_complete(problem);
+  return {forward_kernels(p, {}), backward_kernels(p, {})};
+}
 
-Status hkt_forward(const HktProblem& p, const HktOutputs& o, Stream stream) {
-  if (Status s = hkt_check(p, o, On::kDevice); !s.ok()) return s;
-  if (p.batch == 0 || p.tokens == 0) return {};
+Status hkt_forward(const HktProblem& problem, const HktOutputs& o, Stream stream) {
+  if (Status s = hkt_check(problem, o, On::kDevice); !s.ok()) return s;
+  const HktProblem p = hkt_complete(problem);
+  if (hkt_is_empty(p) || p.tokens == 0) return {};
   if (Status s = check_grid(p); !s.ok()) return s;
   return cuda_status(run_forward(p, o, static_cast<cudaStream_t>(stream)), "HKT forward");
 }
 
 // Enough for whichever kernels the gradients' memory allows.
-size_t hkt_backward_workspace(const HktProblem& p) {
+size_t hkt_backward_workspace(const HktProblem& problem) {
+  const HktProblem p = hkt_complete(problem);
   const Kernels kernels = backward_kernels(p, {});
   if (kernels == Kernels::kSimt) return hkt_backward_workspace_simt(p);
   int64_t parts = hkt_backward_mma_parts(p);
   if (kernels == Kernels::kSm90) parts = std::max(parts, hkt_backward_sm90_parts(p));
-  return static_cast<size_t>(p.batch * p.heads * (p.tokens + parts * kMmaLevels)) * sizeof(float);
+  return static_cast<size_t>(hkt_lines(p) + p.heads * parts * kMmaLevels) * sizeof(float);
 }
 
-Status hkt_backward(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace, Stream stream) {
-  if (Status s = hkt_check(p, o, On::kDevice); !s.ok()) return s;
-  if (Status s = hkt_check(g, p); !s.ok()) return s;
+Status hkt_backward(const HktProblem& problem, const HktOutputs& o, const HktGradients& g, void* workspace,
+                    Stream stream) {
+  if (Status s = hkt_check(problem, o, On::kDevice); !s.ok()) return s;
+  if (Status s = hkt_check(g, problem); !s.ok()) return s;
+  const HktProblem p = hkt_complete(problem);
   if (Status s = check_bias_gradient(p, g); !s.ok()) return s;
   if (Status s = check_grid(p); !s.ok()) return s;
   const auto queue = static_cast<cudaStream_t>(stream);
-  if (p.batch == 0 || p.tokens == 0) {
+  if (hkt_is_empty(p)) {
     return cuda_status(cudaMemsetAsync(g.dweights, 0, compute_size(p.dtype) * p.heads * p.levels, queue),
                        "HKT backward");
   }

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "base/philox.h"
 #include "cuda/device.h"
 #include "cuda/hkt_kernels.h"
 #include "cuda/hkt_scores.cuh"
@@ -32,36 +33,36 @@ struct Block {
   static constexpr int D = Tile::D, DV = Tile::DV, kRows = Tile::kRows, kKeys = Tile::kKeys, kTiles = Tile::kTiles;
   const HktProblem& p;
   bool aligned;
-  int batch, head, key_head, value_first, value_channels, first_row, limit;
+  int batch, head, key_head, value_first, value_channels, first_row;
+  SequenceLimits limits;
 
   __device__ Block(const HktProblem& problem, bool aligned_rows) : p(problem), aligned(aligned_rows) {
-    const int chunks = (p.value_size + DV - 1) / DV;
-    batch = static_cast<int>(blockIdx.z) / chunks;
+    // The last rows see most keys, and go first.
+    const HktTile at = locate_tile(query_side(p), gridDim.x - 1 - blockIdx.x, kRows);
+    batch = static_cast<int>(at.sequence);
+    first_row = static_cast<int>(at.tile) * kRows;
     head = static_cast<int>(blockIdx.y);
     key_head = head / static_cast<int>(p.heads / p.key_heads);
-    value_first = static_cast<int>(blockIdx.z) % chunks * DV;
+    value_first = static_cast<int>(blockIdx.z) * DV;
     value_channels = min(DV, p.value_size - value_first);
-    // The last rows see most keys, and go first.
-    first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;
-    limit = length_of(p, batch);
+    limits = SequenceLimits(p, batch);
   }
-  __device__ int key_blocks() const {
-    const int end = p.causal ? min(limit, first_row + kRows) : limit;  // keys any row sees
-    return first_row < limit ? (end + kKeys - 1) / kKeys : 0;
-  }
+  __device__ int2 key_blocks() const { return limits.key_tiles(p, first_row, kRows, kKeys); }
 
   __device__ void load_queries(uint32_t tile) const {
-    load_levels<T, D, Tile::kThreads, kRows>(tile, p.q, p.levels, batch, head, first_row, limit, p.head_size, aligned,
+    load_levels<T, D, Tile::kThreads, kRows>(tile, p.q, p.levels, batch, head, first_row, limits.queries,
+                                             p.head_size, aligned,
                                              [](int l, int r) { return query_slot(l, r); });
   }
   __device__ void load_keys(uint32_t tile, int first) const {
-    load_levels<T, D, Tile::kThreads, kKeys>(tile, p.k, p.levels, batch, key_head, first, limit, p.head_size, aligned,
+    load_levels<T, D, Tile::kThreads, kKeys>(tile, p.k, p.levels, batch, key_head, first, limits.keys,
+                                             p.head_size, aligned,
                                              [](int l, int r) { return key_slot<kTiles>(l, r); });
   }
   __device__ void load_values(uint32_t tile, int first) const {
     Rows<const T> rows = rows_of<const T>(p.v, batch, key_head);
     rows.data += value_first * rows.channel_stride;
-    load_tile<DV, Tile::kThreads>(tile, rows, first, kKeys, limit, value_channels, aligned,
+    load_tile<DV, Tile::kThreads>(tile, rows, first, kKeys, limits.keys, value_channels, aligned,
                                   [](int r) { return key_slot<kTiles>(0, r); });
   }
 };
@@ -75,8 +76,8 @@ struct WarpRows {
   const HktProblem& p;
   int lane, own_first;
   LevelWeights w;
-  float full_scale, factor;
-  bool with_bias;
+  float full_scale, factor, slope;  // slope: of ALiBi, in units of log 2
+  bool with_terms;                  // bias, ALiBi
   float out[2][DV / 8][4] = {};
   OnlineSoftmaxRow rows[2][2];
 
@@ -86,16 +87,16 @@ struct WarpRows {
         lane(lane_of_thread()),
         own_first(b.first_row + warp_of_thread() * 32),
         w(level_weights(static_cast<const float*>(p.weights) + b.head * p.levels, p.levels)),
-        with_bias(p.bias.data != nullptr) {
+        with_terms(p.bias.data != nullptr || p.slopes != nullptr) {
     full_scale = w.finest * static_cast<float>(p.scale) * kLog2e;
-    // exp2(factor S - max), where the sign of the scale (and, with a bias, all of it) is in S already.
-    factor = with_bias ? 1.0f : fabsf(full_scale);
+    slope = p.slopes == nullptr ? 0.0f : static_cast<const float*>(p.slopes)[b.head] * kLog2e;
+    // exp2(factor S - max), where the sign of the scale (and, with further terms, all of it) is in S already.
+    factor = with_terms ? 1.0f : fabsf(full_scale);
   }
   __device__ int row(int a, int half) const { return own_first + row_of_slot(a, lane / 4 + half * 8); }
 
-  __device__ void sign_bias_and_mask(float (&s)[2][kTiles][4], int first_key) const {
-    const int limit = block.limit;
-    if (full_scale < 0 && !with_bias) {
+  __device__ void sign_terms_and_mask(float (&s)[2][kTiles][4], int first_key) const {
+    if (full_scale < 0 && !with_terms) {
 #pragma unroll
       for (int a = 0; a < 2; ++a)
 #pragma unroll
@@ -103,22 +104,23 @@ struct WarpRows {
 #pragma unroll
           for (int e = 0; e < 4; ++e) s[a][n][e] = -s[a][n][e];
     }
-    const bool edge = first_key + kKeys > limit || (p.causal && first_key + kKeys > own_first + 1) || with_bias ||
-                      own_first + 32 > limit;
-    if (!edge) return;
+    if (!with_terms && !block.limits.is_edge(p, own_first, 32, first_key, kKeys)) return;
+    const bool with_bias = p.bias.data != nullptr;
     const Rows<const T> bias = rows_of<const T>(p.bias, block.batch, block.head);
 #pragma unroll
     for (int a = 0; a < 2; ++a) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int query = row(a, e / 2), visible = visible_keys(p, query, limit);
+        const int query = row(a, e / 2);
+        const auto visible = block.limits.visible_keys(p, query);
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
           const int key = first_key + key_of_slot<kTiles>(n, 2 * (lane % 4) + e % 2);
-          if (key >= visible) {
+          if (!visible.has(key)) {
             s[a][n][e] = -INFINITY;
-          } else if (with_bias) {
-            s[a][n][e] = s[a][n][e] * full_scale + static_cast<float>(bias.at(query, key)) * kLog2e;
+          } else if (with_terms) {
+            s[a][n][e] = s[a][n][e] * full_scale - slope * static_cast<float>(abs(query - key));
+            if (with_bias) s[a][n][e] += static_cast<float>(bias.at(query, key)) * kLog2e;
           }
         }
       }
@@ -138,6 +140,23 @@ struct WarpRows {
           out[a][n][2 * half] *= rescale;
           out[a][n][2 * half + 1] *= rescale;
         }
+      }
+    }
+  }
+
+  // s without the weights that are dropped. The keys of a thread's column are neighbours, eight of them share a draw.
+  __device__ void drop(float (&s)[2][kTiles][4], int first_key) const {
+    const uint64_t key = dropout_key(p.dropout.state);
+    const uint32_t threshold = dropout_threshold(p.dropout.probability);
+    const float kept = static_cast<float>(dropout_factor(threshold));
+#pragma unroll
+    for (int a = 0; a < 2; ++a) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int first = first_key + key_of_slot<kTiles>(0, 2 * (lane % 4) + e % 2);
+        const uint32_t bits = kept_bits(key, threshold, block.batch, block.head, row(a, e / 2), first / 8) >> first % 8;
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) s[a][n][e] *= (bits >> n & 1) != 0 ? kept : 0.0f;
       }
     }
   }
@@ -168,14 +187,14 @@ struct WarpRows {
 
   __device__ void store(const HktOutputs& o) const {
     const Rows<T> result = rows_of<T>(o.out, block.batch, block.head);
-    float* lse = static_cast<float*>(o.lse) + (static_cast<int64_t>(block.batch) * p.heads + block.head) * p.tokens;
+    float* lse = static_cast<float*>(o.lse) + hkt_line(p, block.batch, block.head);
 #pragma unroll
     for (int a = 0; a < 2; ++a) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float row_lse;
         const float inverse = rows[a][half].finish(factor, row_lse);
-        if (row(a, half) >= p.tokens) continue;
+        if (row(a, half) >= block.limits.query_rows(p)) continue;
         if (lane % 4 == 0 && block.value_first == 0) lse[row(a, half)] = row_lse;
 #pragma unroll
         for (int n = 0; n < DV / 8; ++n)
@@ -206,14 +225,15 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
   const uint32_t keys = queries + level_begin(kRows, p.levels) * D * 2;
   const uint32_t values = keys + level_begin(kKeys, p.levels) * D * 2;
   const Block<Tile> block(p, aligned);
-  const int blocks = block.key_blocks(), lane = lane_of_thread();
+  const int2 blocks = block.key_blocks();
+  const int lane = lane_of_thread();
   block.load_queries(queries);
-  if (blocks > 0) block.load_keys(keys, 0);
+  if (blocks.x < blocks.y) block.load_keys(keys, blocks.x * kKeys);
   cp_async_commit();
 
   WarpRows<Tile> rows(block);
   const ScoreTile<T, D, kRows, kKeys, kTiles> tile{queries, keys, warp_of_thread() * 32, 0};
-  for (int i = 0; i < blocks; ++i) {
+  for (int i = blocks.x; i < blocks.y; ++i) {
     const int first_key = i * kKeys;
     cp_async_wait<0>();
     __syncthreads();  // the keys have arrived, and no warp reads the values of the last tile any more
@@ -221,11 +241,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
     cp_async_commit();
     float s[2][kTiles][4];
     tile.scores(s, p.levels, rows.w);
-    rows.sign_bias_and_mask(s, first_key);
+    rows.sign_terms_and_mask(s, first_key);
     rows.softmax(s);
+    if (p.dropout.probability > 0) rows.drop(s, first_key);
     cp_async_wait<0>();
     __syncthreads();  // the values have arrived, and no warp reads the keys any more
-    if (i + 1 < blocks) block.load_keys(keys, first_key + kKeys);
+    if (i + 1 < blocks.y) block.load_keys(keys, first_key + kKeys);
     cp_async_commit();
     rows.add_values(s, values + tile_offset<DV>(lane % 16, lane / 16));
   }
@@ -238,8 +259,8 @@ cudaError_t launch(const HktProblem& p, const HktOutputs& o, bool aligned, cudaS
   const auto kernel = hkt_forward_kernel<Tile>;
   if (const cudaError_t e = allow_shared_memory(kernel, memory); e != cudaSuccess) return e;
   const int64_t chunks = (p.value_size + Tile::DV - 1) / Tile::DV;
-  const dim3 grid(static_cast<unsigned>((p.tokens + Tile::kRows - 1) / Tile::kRows), static_cast<unsigned>(p.heads),
-                  static_cast<unsigned>(p.batch * chunks));
+  const dim3 grid(static_cast<unsigned>(tile_count(query_side(p), Tile::kRows)), static_cast<unsigned>(p.heads),
+                  static_cast<unsigned>(chunks));
   kernel<<<grid, Tile::kThreads, memory, stream>>>(p, o, aligned);
   return cudaGetLastError();
 }

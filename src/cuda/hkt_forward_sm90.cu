@@ -59,23 +59,35 @@ struct Block {
   }
 };
 
-// 256 queries of one head, which meet `blocks` tiles of keys.
+// 256 queries of one head, which meet tiles first .. last - 1 of the keys.
 struct WorkTile {
-  int batch, head, first_row, limit, blocks;
+  SequenceLimits limits;
+  int batch, head, first_row, first, last;
 };
 template <int kKeys>
 __device__ bool next_work_tile(const HktProblem& p, int wave, WorkTile* work) {
-  const int row_blocks = (static_cast<int>(p.tokens) + kRows - 1) / kRows;
-  const int64_t item = scheduled_tile(wave);
-  if (item >= p.batch * p.heads * row_blocks) return false;
-  const int line = static_cast<int>(item / row_blocks);
-  work->head = line % static_cast<int>(p.heads);
-  work->batch = line / static_cast<int>(p.heads);
+  const HktSide queries = query_side(p);
+  const auto item = static_cast<unsigned>(scheduled_tile(wave));
+  const auto heads = static_cast<unsigned>(p.heads);
   // The last rows see most keys, and go first.
-  work->first_row = (row_blocks - 1 - static_cast<int>(item % row_blocks)) * kRows;
-  work->limit = length_of(p, work->batch);
-  const int end = p.causal ? min(work->limit, work->first_row + kRows) : work->limit;
-  work->blocks = work->first_row < work->limit ? (end + kKeys - 1) / kKeys : 0;
+  if (queries.begins == nullptr) {  // all heads of a sequence before the next one
+    const unsigned row_blocks = (static_cast<unsigned>(p.tokens) + kRows - 1) / kRows, line = item / row_blocks;
+    if (line >= heads * static_cast<unsigned>(p.batch)) return false;
+    work->head = static_cast<int>(line % heads);
+    work->batch = static_cast<int>(line / heads);
+    work->first_row = static_cast<int>((row_blocks - 1 - item % row_blocks) * kRows);
+  } else {
+    const auto tiles = static_cast<unsigned>(tile_count(queries, kRows));
+    if (item >= heads * tiles) return false;
+    work->head = static_cast<int>(item / tiles);
+    const HktTile at = locate_tile(queries, tiles - 1 - item % tiles, kRows);
+    work->batch = static_cast<int>(at.sequence);
+    work->first_row = static_cast<int>(at.tile) * kRows;
+  }
+  work->limits = SequenceLimits(p, work->batch);
+  const int2 range = work->limits.key_tiles(p, work->first_row, kRows, kKeys);
+  work->first = range.x;
+  work->last = range.y;
   return true;
 }
 
@@ -89,15 +101,15 @@ __device__ void load_queries(const HktProblem& p, const WorkTile& work, const Bl
     const int first = work.first_row + group * kGroupRows;
 #pragma unroll
     for (int a = 0; a < 2; ++a)
-      load_rows<D>(tiles + a * M::kQueryTile, rows_of<const T>(p.q[0], work.batch, work.head), first + a, work.limit,
-                   p.head_size, [](int slot) { return M::fine_row(0, slot); });
+      load_rows<D>(tiles + a * M::kQueryTile, rows_of<const T>(p.q[0], work.batch, work.head), first + a,
+                   work.limits.queries, p.head_size, [](int slot) { return M::fine_row(0, slot); });
 #pragma unroll
     for (int l = 1; l < (M::kPacked ? 2 : kLevels); ++l)
       load_rows<D>(tiles + (l + 1) * M::kQueryTile, rows_of<const T>(p.q[l], work.batch, work.head), first >> l,
-                   level_rows(work.limit, l), p.head_size, [l](int slot) { return M::coarse_row(slot) >> (l - 1); });
+                   level_rows(work.limits.queries, l), p.head_size, [l](int slot) { return M::coarse_row(slot) >> (l - 1); });
     if constexpr (M::kPacked)
-      load_packed<D, T>(tiles + 3 * M::kQueryTile, p.q, p.levels, 2, work.batch, work.head, first, work.limit,
-                        p.head_size);
+      load_packed<D, T>(tiles + 3 * M::kQueryTile, p.q, p.levels, 2, work.batch, work.head, first,
+                        work.limits.queries, p.head_size);
   }
 }
 
@@ -114,24 +126,25 @@ __device__ void produce(const HktProblem& p, const Block<D, kLevels>& block) {
     load_queries<T>(p, work, block);
     producer.commit(queries, wave);
     auto keys_of = [&](int l) { return rows_of<const T>(p.k[l < p.levels ? l : 0], work.batch, key_head); };
-    auto limit_of = [&](int l) { return l < p.levels ? level_rows(work.limit, l) : 0; };
-    RowStream<D, M::kKeys> values(rows_of<const T>(p.v, work.batch, key_head), 0, p.value_size);
-    RowStream<D, M::kKeys> keys0(keys_of(0), 0, p.head_size);
-    RowStream<D, M::kKeys / 2> keys1(keys_of(1), 0, p.head_size);
+    auto limit_of = [&](int l) { return l < p.levels ? level_rows(work.limits.keys, l) : 0; };
+    const int begin = work.first * M::kKeys;
+    RowStream<D, M::kKeys> values(rows_of<const T>(p.v, work.batch, key_head), begin, p.value_size);
+    RowStream<D, M::kKeys> keys0(keys_of(0), begin, p.head_size);
+    RowStream<D, M::kKeys / 2> keys1(keys_of(1), begin / 2, p.head_size);
     constexpr int kPacked = M::kPacked ? M::kPackedKeys : M::kKeys / 4, kAfter2 = M::kKeys / 4,
                   kAfter3 = kAfter2 + M::kKeys / 8;
-    RowStream<D, M::kKeys / 4, kPacked> keys2(keys_of(2), 0, p.head_size);
-    RowStream<D, M::kKeys / 8, kPacked, kAfter2> keys3(keys_of(3), 0, p.head_size);
-    RowStream<D, M::kKeys / 16, kPacked, kAfter3> keys4(keys_of(4), 0, p.head_size);
-    for (int i = 0; i < work.blocks; ++i, ++step) {
+    RowStream<D, M::kKeys / 4, kPacked> keys2(keys_of(2), begin / 4, p.head_size);
+    RowStream<D, M::kKeys / 8, kPacked, kAfter2> keys3(keys_of(3), begin / 8, p.head_size);
+    RowStream<D, M::kKeys / 16, kPacked, kAfter3> keys4(keys_of(4), begin / 16, p.head_size);
+    for (int i = work.first; i < work.last; ++i, ++step) {
       producer.acquire(pipeline, step);
       const uint32_t tile = block.key_tile(step);
-      keys0.load(tile, work.limit, p.head_size);
+      keys0.load(tile, work.limits.keys, p.head_size);
       if constexpr (kLevels > 1) keys1.load(tile + M::key_tile(1), limit_of(1), p.head_size);
       if constexpr (kLevels > 2) keys2.load(tile + M::key_tile(2), limit_of(2), p.head_size);
       if constexpr (kLevels > 3) keys3.load(tile + M::key_tile(2), limit_of(3), p.head_size);
       if constexpr (kLevels > 3) keys4.load(tile + M::key_tile(2), limit_of(4), p.head_size);
-      values.load(tile + M::kValues, work.limit, p.value_size);
+      values.load(tile + M::kValues, work.limits.keys, p.value_size);
       producer.commit(pipeline, step);
     }
   }
@@ -148,6 +161,7 @@ struct Consumer {
   const WorkTile& work;
   uint32_t queries;
   int warp, lane, own_first;
+  int2 full;  // tiles of keys without an edge: the limits themselves are looked up at edges, and take no registers
   LevelWeights w;
   float full_scale, factor;
   float out[2][D / 2];
@@ -160,6 +174,7 @@ struct Consumer {
         warp(warp_of_thread() % 4),
         lane(lane_of_thread()),
         own_first(tile.first_row + group * kGroupRows),
+        full(tile.limits.full_key_tiles(problem, own_first, kGroupRows, kKeys)),
         w(level_weights(static_cast<const float*>(p.weights) + tile.head * p.levels, p.levels)) {
     full_scale = w.finest * static_cast<float>(p.scale) * kLog2e;
     factor = fabsf(full_scale);
@@ -223,14 +238,16 @@ struct Consumer {
       for (int i = 0; i < kScores; ++i) s[i] = -s[i];
     }
     if (!edge) return;
+    const SequenceLimits limits(p, work.batch);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int visible = visible_keys(p, own_first + M::fine_row(a, warp * 16 + lane / 4 + half * 8), work.limit);
+      const auto visible = limits.visible_keys(p, own_first + M::fine_row(a, warp * 16 + lane / 4 + half * 8));
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
+      for (int e = 0; e < 2; ++e) {  // the keys of a column are neighbours
+        const uint32_t bits = visible.bits(first_key + key_of_slot<kTiles>(0, 2 * (lane % 4) + e), kTiles);
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          if (first_key + key_of_slot<kTiles>(n, 2 * (lane % 4) + e) >= visible) s[4 * n + 2 * half + e] = -INFINITY;
+        for (int n = 0; n < kTiles; ++n) {
+          if ((bits >> n & 1) == 0) s[4 * n + 2 * half + e] = -INFINITY;
         }
       }
     }
@@ -258,7 +275,8 @@ struct Consumer {
     wgmma_commit();
   }
 
-  __device__ void add_tile(uint32_t tile, int first_key) {
+  // Tile i of the keys.
+  __device__ void add_tile(uint32_t tile, int i) {
     float s[2][kScores];
     if constexpr (kLevels > 1) coarse_scores(s, tile);
     wgmma_fence();
@@ -267,13 +285,12 @@ struct Consumer {
       wgmma_rows<T, D>(s[a], queries + a * M::kQueryTile, tile, kLevels > 1);
       wgmma_commit();
     }
-    const bool edge = first_key + kKeys > work.limit || (p.causal && first_key + kKeys > own_first + 1) ||
-                      own_first + kGroupRows > work.limit;
+    const bool edge = i < full.x || i >= full.y;
 #pragma unroll
     for (int a = 0; a < 2; ++a) {
       // The first product is done; the second goes on while the softmax of the first is computed.
       wgmma_wait<1>();
-      sign_and_mask(s[a], a, first_key, edge);
+      sign_and_mask(s[a], a, i * kKeys, edge);
       add_values(s[a], a, tile + M::kValues);
     }
     wgmma_wait<0>();
@@ -281,7 +298,8 @@ struct Consumer {
 
   // Results go out through the tiles of the queries.
   __device__ void store(const HktOutputs& o) const {
-    float* lse = static_cast<float*>(o.lse) + (static_cast<int64_t>(work.batch) * p.heads + work.head) * p.tokens;
+    float* lse = static_cast<float*>(o.lse) + hkt_line(p, work.batch, work.head);
+    const int rows_there = static_cast<int>(stored_rows(query_side(p), work.batch));
 #pragma unroll
     for (int a = 0; a < 2; ++a) {
       float inverse[2];
@@ -290,7 +308,7 @@ struct Consumer {
         float row_lse;
         inverse[half] = rows[a][half].finish(factor, row_lse);
         const int row = own_first + M::fine_row(a, warp * 16 + lane / 4 + half * 8);
-        if (lane % 4 == 0 && row < p.tokens) lse[row] = row_lse;
+        if (lane % 4 == 0 && row < rows_there) lse[row] = row_lse;
       }
       stage_rows<T, D>(queries + a * M::kQueryTile, 1.0f, [&](int i) { return out[a][i] * inverse[i / 2 % 2]; });
     }
@@ -299,7 +317,7 @@ struct Consumer {
     for (int a = 0; a < 2; ++a)
       store_rows<D>(queries + a * M::kQueryTile, rows_of<T>(o.out, work.batch, work.head), p.value_size, [&](int slot) {
         const int row = own_first + M::fine_row(a, slot);
-        return row < p.tokens ? row : -1;
+        return row < rows_there ? row : -1;
       });
     __syncwarp();
   }
@@ -314,9 +332,9 @@ __device__ void consume(const HktProblem& p, const HktOutputs& o, const Block<D,
   for (int wave = 0, step = 0; next_work_tile<M::kKeys>(p, wave, &work); ++wave) {
     Consumer<T, D, kLevels> consumer(p, work, block.query_tiles(group), group);
     block.queries().wait(wave);
-    for (int i = 0; i < work.blocks; ++i, ++step) {
+    for (int i = work.first; i < work.last; ++i, ++step) {
       pipeline.wait(step);
-      consumer.add_tile(block.key_tile(step), i * M::kKeys);
+      consumer.add_tile(block.key_tile(step), i);
       __syncwarp();
       if (consumer.lane == 0) pipeline.release(step);
     }
@@ -351,7 +369,7 @@ cudaError_t launch(const HktProblem& p, const HktOutputs& o, cudaStream_t stream
   const auto kernel = hkt_forward_sm90_kernel<T, D, kLevels>;
   constexpr int kMemory = Layout<D, kLevels>::kSize;
   if (const cudaError_t e = allow_shared_memory(kernel, kMemory); e != cudaSuccess) return e;
-  const int64_t work_tiles = (p.tokens + kRows - 1) / kRows * p.heads * p.batch;
+  const int64_t work_tiles = tile_count(query_side(p), kRows) * p.heads;
   kernel<<<persistent_grid(work_tiles, p.causal && p.tokens >= kLongSequence), kThreads, kMemory, stream>>>(p, o);
   return cudaGetLastError();
 }

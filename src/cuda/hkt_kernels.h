@@ -9,7 +9,7 @@
 namespace strata::cuda {
 
 // hkt_forward_sm90.cu, hkt_backward_sm90.cu: Hopper (sm_90a), bfloat16 and float16, 1 to 5 levels, heads up to 128
-// channels, no bias, aligned rows.
+// channels, neither bias nor ALiBi nor dropout, aligned rows.
 constexpr int kSm90Levels = 5, kSm90HeadSize = 128;
 cudaError_t hkt_forward_sm90(const HktProblem& p, const HktOutputs& o, cudaStream_t stream);
 int64_t hkt_backward_sm90_parts(const HktProblem& p);  // of da, per head
@@ -28,11 +28,11 @@ template <class T>
 cudaError_t hkt_backward_mma(const HktProblem& p, const HktOutputs& o, const HktGradients& g, const float* deltas,
                              float* weight_parts, cudaStream_t stream);
 
-// hkt_backward_reduce.cu: around both of these. deltas: D of every row, (batch, heads, tokens). parts: (batch, heads,
-// parts, kMmaLevels).
+// hkt_backward_reduce.cu: around both of these. deltas: D of every row, laid out as lse. parts: (heads, parts,
+// kMmaLevels).
 cudaError_t hkt_backward_deltas(const HktProblem& p, const HktOutputs& o, const HktGradients& g, float* deltas,
                                 cudaStream_t stream);
-cudaError_t hkt_backward_weights(const HktProblem& p, const float* weight_parts, int64_t parts, const HktGradients& g,
+cudaError_t hkt_backward_weights(const HktProblem& p, const float* weight_parts, int64_t count, const HktGradients& g,
                                  cudaStream_t stream);
 
 // hkt_simt.cu: any storage type, up to kMaxLevels levels, slow.

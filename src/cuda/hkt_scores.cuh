@@ -12,20 +12,99 @@
 // going down a level multiplies by a_{l+1} / a_l. A weight of zero counts as 2^-60.
 #pragma once
 
+#include "base/hkt_rows.h"
 #include "cuda/hkt_kernels.h"
 #include "cuda/tile.cuh"
 
 namespace strata::cuda {
 
-// Tokens of a sequence that count.
-__device__ inline int length_of(const HktProblem& p, int64_t batch) {
-  const int64_t length = p.lengths == nullptr ? p.tokens : max(int64_t{0}, min(p.lengths[batch], p.tokens));
-  return static_cast<int>(length);
-}
-// Keys from 0 on that a query sees.
-__device__ inline int visible_keys(const HktProblem& p, int query, int length) {
-  return query < length ? (p.causal ? min(length, query + 1) : length) : 0;
-}
+// The row of `out` that number `line` of lse belongs to.
+struct LineRow {
+  int64_t row, head, batch;
+  bool packed;
+  __device__ LineRow(const HktProblem& p, int64_t line) : packed(p.q[0].begins != nullptr) {
+    const int64_t rows = packed ? p.packed_rows : p.tokens;
+    row = line % rows;
+    head = line / rows % p.heads;
+    batch = line / rows / p.heads;
+  }
+  // Packed, rows are counted from the first sequence.
+  template <class T, class AnyView>
+  __device__ Rows<T> rows(AnyView view) const {
+    if (packed) view.begins = nullptr;
+    return rows_of<T>(view, batch, head);
+  }
+};
+
+// What tiles of one sequence need to know of its two sides. All that the problem says is read where it is, as it costs
+// no registers there.
+struct SequenceLimits {
+  int queries, keys;  // real tokens
+
+  __device__ SequenceLimits() = default;
+  __device__ SequenceLimits(const HktProblem& p, int64_t batch)
+      : queries(static_cast<int>(length_of(query_side(p), batch))),
+        keys(static_cast<int>(length_of(key_side(p), batch))) {}
+
+  // Rows in memory, padding included.
+  __device__ int query_rows(const HktProblem& p) const {
+    return p.q[0].begins != nullptr ? queries : static_cast<int>(p.tokens);
+  }
+  __device__ int key_rows(const HktProblem& p) const {
+    return p.k[0].begins != nullptr ? keys : static_cast<int>(p.key_tokens);
+  }
+  __device__ static int left(const HktProblem& p) { return static_cast<int>(p.window_left); }
+  __device__ static int right(const HktProblem& p) { return static_cast<int>(p.window_right); }
+
+  // Keys first .. end - 1 are what a query sees.
+  struct Keys {
+    int first, end;
+    __device__ bool has(int key) const { return key >= first && key < end; }
+    // Which of `count` neighbours from `from` on are among them, a bit each; at most 31.
+    __device__ uint32_t bits(int from, int count) const {
+      const int low = min(max(first - from, 0), count), high = min(max(end - from, low), count);
+      return (1u << high) - (1u << low);
+    }
+  };
+  __device__ Keys visible_keys(const HktProblem& p, int query) const {
+    if (query >= queries) return {0, 0};
+    return {query - left(p), min(keys, query + right(p) + 1)};
+  }
+  // Whether some query of first .. first + count - 1 does not see some key of first_key .. first_key + key_count - 1.
+  __device__ bool is_edge(const HktProblem& p, int first, int count, int first_key, int key_count) const {
+    return first + count > queries || first_key + key_count > keys || first_key + key_count - 1 > first + right(p) ||
+           first_key < first + count - 1 - left(p);
+  }
+  // Queries first .. end - 1 are those that see a key.
+  __device__ Keys seeing_queries(const HktProblem& p, int key) const {
+    if (key >= keys) return {0, 0};
+    return {key - right(p), min(queries, key + left(p) + 1)};
+  }
+  // Tiles of `size` keys of which every query of first .. first + count - 1 sees every key, begin .. end - 1, and the
+  // other way round. Others are edges.
+  __device__ int2 full_key_tiles(const HktProblem& p, int first, int count, int size) const {
+    if (first + count > queries) return make_int2(0, 0);
+    return make_int2((max(0, first + count - 1 - left(p)) + size - 1) / size, min(keys, first + right(p) + 1) / size);
+  }
+  __device__ int2 full_query_tiles(const HktProblem& p, int first, int count, int size) const {
+    if (first + count > keys) return make_int2(0, 0);
+    return make_int2((max(0, first + count - 1 - right(p)) + size - 1) / size, min(queries, first + left(p) + 1) / size);
+  }
+  // Tiles of `size` keys that rows first .. first + count - 1 of the queries see, begin .. end - 1, and the other way
+  // round.
+  __device__ int2 key_tiles(const HktProblem& p, int first, int count, int size) const {
+    if (first >= queries) return make_int2(0, 0);
+    const int last = min(first + count, queries) - 1, end = min(keys, last + right(p) + 1);
+    const int begin = max(0, first - left(p)) / size;
+    return make_int2(begin, max(begin, (end + size - 1) / size));
+  }
+  __device__ int2 query_tiles(const HktProblem& p, int first, int count, int size) const {
+    if (first >= keys) return make_int2(0, 0);
+    const int last = min(first + count, keys) - 1, end = min(queries, last + left(p) + 1);
+    const int begin = max(0, first - right(p)) / size;
+    return make_int2(begin, max(begin, (end + size - 1) / size));
+  }
+};
 // Rows of a level that has `tokens` at level 0.
 __host__ __device__ constexpr int level_rows(int tokens, int level) { return (tokens + (1 << level) - 1) >> level; }
 

@@ -2,6 +2,7 @@
 // query (or, for gradients of keys, a block of keys) and loops over 32 keys (queries) at a time, one per lane.
 #include <cmath>
 
+#include "base/philox.h"
 #include "cuda/hkt_kernels.h"
 #include "cuda/hkt_scores.cuh"
 #include "cuda/online_softmax.cuh"
@@ -17,10 +18,20 @@ template <class S>
 struct Line {
   using C = typename ComputeOf<S>::Type;
   __device__ Line(const HktProblem& problem, int64_t b, int64_t h)
-      : p(problem), batch(b), head(h), key_head(h / (p.heads / p.key_heads)), limit(length_of(p, b)) {}
+      : p(problem), batch(b), head(h), key_head(h / (p.heads / p.key_heads)), limits(p, b) {}
   __device__ C weight(int l) const { return static_cast<const C*>(p.weights)[head * p.levels + l]; }
-  __device__ bool sees(int64_t i, int64_t j) const { return i < limit && j < limit && (!p.causal || j <= i); }
-  // S_ij, with the scale and the bias.
+  __device__ bool sees(int64_t i, int64_t j) const {
+    return limits.visible_keys(p, static_cast<int>(i)).has(static_cast<int>(j));
+  }
+  // What dropout multiplies a weight by.
+  __device__ C kept(int64_t i, int64_t j) const {
+    if (p.dropout.probability == 0) return 1;
+    const uint32_t threshold = dropout_threshold(p.dropout.probability);
+    const bool keep = is_kept(dropout_key(p.dropout.state), threshold, static_cast<uint32_t>(batch),
+                              static_cast<uint32_t>(head), static_cast<uint32_t>(i), static_cast<uint32_t>(j));
+    return keep ? static_cast<C>(dropout_factor(threshold)) : C(0);
+  }
+  // S_ij, with the scale, the bias and ALiBi.
   __device__ C score(int64_t i, int64_t j) const {
     C sum = 0;
     for (int l = 0; l < p.levels; ++l) {
@@ -31,11 +42,24 @@ struct Line {
     }
     sum *= static_cast<C>(p.scale);
     if (p.bias.data != nullptr) sum += static_cast<C>(rows_of<const S>(p.bias, batch, head).at(i, j));
+    if (p.slopes != nullptr) sum -= static_cast<const C*>(p.slopes)[head] * static_cast<C>(i < j ? j - i : i - j);
     return sum;
   }
 
   const HktProblem& p;
-  int64_t batch, head, key_head, limit;
+  int64_t batch, head, key_head;
+  SequenceLimits limits;
+};
+
+// The row block of `size` rows that this warp has.
+struct WarpBlock {
+  int64_t batch, first, index;
+  __device__ WarpBlock(const HktSide& side, int64_t size)
+      : index(static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32) {
+    const HktTile at = locate_tile(side, min(index, tile_count(side, size) - 1), size);
+    batch = at.sequence;
+    first = index < tile_count(side, size) ? at.tile * size : side.tokens;
+  }
 };
 
 template <class S>
@@ -43,21 +67,24 @@ __global__ void __launch_bounds__(kThreads)
     simt_forward_kernel(const __grid_constant__ HktProblem p, const __grid_constant__ HktOutputs o) {
   using C = typename ComputeOf<S>::Type;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  if (i >= p.tokens) return;
-  const Line<S> line(p, blockIdx.z, blockIdx.y);
+  const WarpBlock block(query_side(p), 1);
+  const Line<S> line(p, block.batch, blockIdx.y);
+  const int64_t i = block.first;
+  if (i >= line.limits.query_rows(p)) return;
   const Rows<const S> v = rows_of<const S>(p.v, line.batch, line.key_head);
   OnlineSoftmax<C> softmax;
   C out[kLaneChannels] = {};
-  const int64_t end = i < line.limit ? (p.causal ? i + 1 : line.limit) : 0;
-  for (int64_t first = 0; first < end; first += 32) {
+  const auto visible = line.limits.visible_keys(p, static_cast<int>(i));
+  const int64_t end = visible.end;
+  for (int64_t first = max(0, visible.first); first < end; first += 32) {
     const int64_t j = first + lane;
     C rescale;
     const C weight = softmax.add_warp(j < end ? line.score(i, j) : -static_cast<C>(INFINITY), rescale);
 #pragma unroll
     for (C& channel : out) channel *= rescale;
+    const C dropped = j < end ? weight * line.kept(i, j) : C(0);
     for (int x = 0; x < 32 && first + x < end; ++x) {
-      const C part = __shfl_sync(~0u, weight, x);
+      const C part = __shfl_sync(~0u, dropped, x);
       if (part == 0) continue;  // masked pairs may hold anything
       each_lane_channel(p.value_size, [&](int n, int c) { out[n] += part * static_cast<C>(v.at(first + x, c)); });
     }
@@ -66,10 +93,10 @@ __global__ void __launch_bounds__(kThreads)
   each_lane_channel(p.value_size, [&](int n, int c) {
     to.at(i, c) = static_cast<S>(softmax.sum == 0 ? C(0) : out[n] / softmax.sum);
   });
-  if (lane == 0) static_cast<C*>(o.lse)[(line.batch * p.heads + line.head) * p.tokens + i] = softmax.lse();
+  if (lane == 0) static_cast<C*>(o.lse)[hkt_line(p, line.batch, line.head) + i] = softmax.lse();
 }
 
-// P_ij and dS_ij of one pair.
+// P_ij, after dropout, and dS_ij of one pair.
 template <class S>
 __device__ void pair_gradient(const Line<S>& line, const Rows<const S>& v, const Rows<const S>& dout,
                               const typename ComputeOf<S>::Type* lse, const typename ComputeOf<S>::Type* delta,
@@ -83,7 +110,9 @@ __device__ void pair_gradient(const Line<S>& line, const Rows<const S>& v, const
   weight = exp(s - lse[i]);
   C dot = 0;
   for (int c = 0; c < line.p.value_size; ++c) dot += static_cast<C>(dout.at(i, c)) * static_cast<C>(v.at(j, c));
-  ds = weight * (dot - delta[i]);
+  const C kept = line.kept(i, j);
+  ds = weight * (kept * dot - delta[i]);
+  weight *= kept;
 }
 
 // Sums over the blocks of all levels: row i adds to row i >> l of level l, and when that is complete it is stored.
@@ -107,12 +136,12 @@ struct LevelRows {
                         [&](int i, int c) { sum[l][i] += value * factor[l] * static_cast<C>(rows.at(row >> l, c)); });
     }
   }
-  // After row i of `tokens`: f(level, row of it, channel, sum) for every level that is complete, which starts anew.
+  // After row i of `rows`: f(level, row of it, channel, sum) for every level that is complete, which starts anew.
   template <class F>
-  __device__ void finish(const HktProblem& p, int64_t i, const F& f) {
+  __device__ void finish(const HktProblem& p, int64_t i, int64_t rows, const F& f) {
 #pragma unroll
     for (int l = 0; l < kMaxLevels; ++l) {
-      if (l >= p.levels || ((i + 1) % (int64_t{1} << l) != 0 && i + 1 != p.tokens)) continue;
+      if (l >= p.levels || ((i + 1) % (int64_t{1} << l) != 0 && i + 1 != rows)) continue;
       each_lane_channel(p.head_size, [&](int n, int c) { f(l, i >> l, c, sum[l][n]); });
 #pragma unroll
       for (C& channel : sum[l]) channel = 0;
@@ -127,23 +156,24 @@ __global__ void __launch_bounds__(kThreads)
                       const __grid_constant__ HktGradients g, const void* deltas, void* weight_parts) {
   using C = typename ComputeOf<S>::Type;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t block = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const int64_t size = int64_t{1} << (p.levels - 1), first_row = block * size;
-  if (first_row >= p.tokens) return;
-  const Line<S> line(p, blockIdx.z, blockIdx.y);
-  const int64_t at = line.batch * p.heads + line.head;
+  const int64_t size = int64_t{1} << (p.levels - 1), blocks = tile_count(query_side(p), size);
+  const WarpBlock block(query_side(p), size);
+  if (block.index >= blocks) return;
+  const Line<S> line(p, block.batch, blockIdx.y);
+  const int64_t at = hkt_line(p, line.batch, line.head), first_row = block.first, end = line.limits.query_rows(p),
+                keys = line.limits.key_rows(p);
   const Rows<const S> v = rows_of<const S>(p.v, line.batch, line.key_head),
                       dout = rows_of<const S>(g.dout, line.batch, line.head);
-  const C* lse = static_cast<const C*>(o.lse) + at * p.tokens;
-  const C* delta = static_cast<const C*>(deltas) + at * p.tokens;
+  const C* lse = static_cast<const C*>(o.lse) + at;
+  const C* delta = static_cast<const C*>(deltas) + at;
   C factor[kMaxLevels], part[kMaxLevels] = {};
   for (C& one : factor) one = static_cast<C>(p.scale);
   LevelRows<C> rows;
   rows.clear();
-  for (int64_t i = first_row; i < min(first_row + size, p.tokens); ++i) {
-    for (int64_t first = 0; first < p.tokens; first += 32) {
+  for (int64_t i = first_row; i < min(first_row + size, end); ++i) {
+    for (int64_t first = 0; first < keys; first += 32) {
       C weight = 0, ds = 0;
-      if (first + lane < p.tokens) {
+      if (first + lane < keys) {
         pair_gradient(line, v, dout, lse, delta, i, first + lane, weight, ds);
         if (g.dbias.data != nullptr)
           rows_of<S>(g.dbias, line.batch, line.head).at(i, first + lane) = static_cast<S>(ds);
@@ -153,17 +183,17 @@ __global__ void __launch_bounds__(kThreads)
         if (value != 0) rows.template add<S>(p, p.k, line.batch, line.key_head, first + x, factor, value);
       }
     }
-    rows.finish(p, i, [&](int l, int64_t row, int c, C sum) {
+    rows.finish(p, i, end, [&](int l, int64_t row, int c, C sum) {
       rows_of<S>(g.dq[l], line.batch, line.head).at(row, c) = static_cast<S>(sum * line.weight(l));
-      if (row << l < line.limit)
+      if (row << l < line.limits.queries)
         part[l] += sum * static_cast<C>(rows_of<const S>(p.q[l], line.batch, line.head).at(row, c));
     });
   }
-  const int64_t blocks = (p.tokens + size - 1) / size;
 #pragma unroll
   for (int l = 0; l < kMaxLevels; ++l) {
     const C total = warp_sum(part[l]);
-    if (lane == 0 && l < p.levels) static_cast<C*>(weight_parts)[(at * blocks + block) * kMaxLevels + l] = total;
+    if (lane == 0 && l < p.levels)
+      static_cast<C*>(weight_parts)[(line.head * blocks + block.index) * kMaxLevels + l] = total;
   }
 }
 
@@ -174,25 +204,25 @@ __global__ void __launch_bounds__(kThreads)
                     const __grid_constant__ HktGradients g, const void* deltas) {
   using C = typename ComputeOf<S>::Type;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t block = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const int64_t size = int64_t{1} << (p.levels - 1), first_key = block * size;
-  if (first_key >= p.tokens) return;
-  const int64_t batch = blockIdx.z, key_head = blockIdx.y, group = p.heads / p.key_heads;
+  const int64_t size = int64_t{1} << (p.levels - 1);
+  const WarpBlock block(key_side(p), size);
+  const int64_t batch = block.batch, first_key = block.first, key_head = blockIdx.y, group = p.heads / p.key_heads;
+  const SequenceLimits limits(p, batch);
   LevelRows<C> rows;
   rows.clear();
-  for (int64_t j = first_key; j < min(first_key + size, p.tokens); ++j) {
+  for (int64_t j = first_key; j < min(first_key + size, static_cast<int64_t>(limits.key_rows(p))); ++j) {
     C dv[kLaneChannels] = {};
     for (int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
       const Line<S> line(p, batch, head);
       const Rows<const S> v = rows_of<const S>(p.v, batch, key_head), dout = rows_of<const S>(g.dout, batch, head);
-      const C* lse = static_cast<const C*>(o.lse) + (batch * p.heads + head) * p.tokens;
-      const C* delta = static_cast<const C*>(deltas) + (batch * p.heads + head) * p.tokens;
+      const C* lse = static_cast<const C*>(o.lse) + hkt_line(p, batch, head);
+      const C* delta = static_cast<const C*>(deltas) + hkt_line(p, batch, head);
       C factor[kMaxLevels];
 #pragma unroll
       for (int l = 0; l < kMaxLevels; ++l) factor[l] = l < p.levels ? static_cast<C>(p.scale) * line.weight(l) : C(0);
-      for (int64_t first = 0; first < p.tokens; first += 32) {
+      for (int64_t first = 0; first < limits.query_rows(p); first += 32) {
         C weight = 0, ds = 0;
-        if (first + lane < p.tokens) pair_gradient(line, v, dout, lse, delta, first + lane, j, weight, ds);
+        if (first + lane < limits.query_rows(p)) pair_gradient(line, v, dout, lse, delta, first + lane, j, weight, ds);
         for (int x = 0; x < 32; ++x) {
           const C part = __shfl_sync(~0u, weight, x), value = __shfl_sync(~0u, ds, x);
           if (value != 0) rows.template add<S>(p, p.q, batch, head, first + x, factor, value);
@@ -203,7 +233,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     each_lane_channel(p.value_size,
                       [&](int n, int c) { rows_of<S>(g.dv, batch, key_head).at(j, c) = static_cast<S>(dv[n]); });
-    rows.finish(p, j, [&](int l, int64_t row, int c, C sum) {
+    rows.finish(p, j, limits.key_rows(p), [&](int l, int64_t row, int c, C sum) {
       rows_of<S>(g.dk[l], batch, key_head).at(row, c) = static_cast<S>(sum);
     });
   }
@@ -215,9 +245,10 @@ __global__ void simt_delta_kernel(const __grid_constant__ HktProblem p, const __
                                   const __grid_constant__ HktGradients g, void* deltas) {
   using C = typename ComputeOf<S>::Type;
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (at >= p.batch * p.heads * p.tokens) return;
-  const int64_t t = at % p.tokens, head = at / p.tokens % p.heads, batch = at / p.tokens / p.heads;
-  const Rows<const S> out = rows_of<const S>(o.out, batch, head), dout = rows_of<const S>(g.dout, batch, head);
+  if (at >= hkt_lines(p)) return;
+  const LineRow line(p, at);
+  const int64_t t = line.row;
+  const Rows<const S> out = line.rows<const S>(o.out), dout = line.rows<const S>(g.dout);
   C sum = g.dlse == nullptr ? C(0) : -static_cast<const C*>(g.dlse)[at];
   for (int c = 0; c < p.value_size; ++c) sum += static_cast<C>(out.at(t, c)) * static_cast<C>(dout.at(t, c));
   static_cast<C*>(deltas)[at] = sum;
@@ -230,30 +261,28 @@ __global__ void simt_weight_kernel(const __grid_constant__ HktProblem p, const v
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (at >= p.heads * p.levels) return;
   C sum = 0;
-  for (int64_t b = 0; b < p.batch; ++b) {
-    for (int64_t block = 0; block < blocks; ++block) {
-      const int64_t line = (b * p.heads + at / p.levels) * blocks + block;
-      sum += static_cast<const C*>(parts)[line * kMaxLevels + at % p.levels];
-    }
-  }
+  for (int64_t block = 0; block < blocks; ++block)
+    sum += static_cast<const C*>(parts)[(at / p.levels * blocks + block) * kMaxLevels + at % p.levels];
   static_cast<C*>(dweights)[at] = sum;
 }
 
-dim3 grid_of(const HktProblem& p, int64_t rows, int64_t heads) {
-  return {static_cast<unsigned>((rows + kWarps - 1) / kWarps), static_cast<unsigned>(heads),
-          static_cast<unsigned>(p.batch)};
+dim3 grid_of(int64_t blocks, int64_t heads) {
+  return {static_cast<unsigned>((blocks + kWarps - 1) / kWarps), static_cast<unsigned>(heads)};
 }
 
 template <class S>
 cudaError_t backward(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace,
                      cudaStream_t stream) {
   using C = typename ComputeOf<S>::Type;
-  const int64_t lines = p.batch * p.heads * p.tokens, size = int64_t{1} << (p.levels - 1);
-  const int64_t blocks = (p.tokens + size - 1) / size;
+  const int64_t lines = hkt_lines(p), size = int64_t{1} << (p.levels - 1);
+  const int64_t blocks = tile_count(query_side(p), size), key_blocks = tile_count(key_side(p), size);
   void* parts = static_cast<C*>(workspace) + lines;
-  simt_delta_kernel<S><<<static_cast<unsigned>((lines + 255) / 256), 256, 0, stream>>>(p, o, g, workspace);
-  simt_query_kernel<S><<<grid_of(p, blocks, p.heads), kThreads, 0, stream>>>(p, o, g, workspace, parts);
-  simt_key_kernel<S><<<grid_of(p, blocks, p.key_heads), kThreads, 0, stream>>>(p, o, g, workspace);
+  if (lines > 0)
+    simt_delta_kernel<S><<<static_cast<unsigned>((lines + 255) / 256), 256, 0, stream>>>(p, o, g, workspace);
+  if (blocks > 0)
+    simt_query_kernel<S><<<grid_of(blocks, p.heads), kThreads, 0, stream>>>(p, o, g, workspace, parts);
+  if (key_blocks > 0)
+    simt_key_kernel<S><<<grid_of(key_blocks, p.key_heads), kThreads, 0, stream>>>(p, o, g, workspace);
   simt_weight_kernel<S>
       <<<static_cast<unsigned>((p.heads * p.levels + 127) / 128), 128, 0, stream>>>(p, parts, blocks, g.dweights);
   return cudaGetLastError();
@@ -263,14 +292,14 @@ cudaError_t backward(const HktProblem& p, const HktOutputs& o, const HktGradient
 
 cudaError_t hkt_forward_simt(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
   return with_storage(p.dtype, [&](auto storage) {
-    simt_forward_kernel<decltype(storage)><<<grid_of(p, p.tokens, p.heads), kThreads, 0, stream>>>(p, o);
+    simt_forward_kernel<decltype(storage)><<<grid_of(tile_count(query_side(p), 1), p.heads), kThreads, 0, stream>>>(p, o);
     return cudaGetLastError();
   });
 }
 
 size_t hkt_backward_workspace_simt(const HktProblem& p) {
-  const int64_t size = int64_t{1} << (p.levels - 1), blocks = (p.tokens + size - 1) / size;
-  return static_cast<size_t>(p.batch * p.heads * (p.tokens + blocks * kMaxLevels)) *
+  const int64_t blocks = tile_count(query_side(p), int64_t{1} << (p.levels - 1));
+  return static_cast<size_t>(hkt_lines(p) + p.heads * blocks * kMaxLevels) *
          (p.dtype == DType::kFloat64 ? sizeof(double) : sizeof(float));
 }
 

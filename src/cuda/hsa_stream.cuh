@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "base/stream_rows.h"
 #include "cuda/fixed_point.cuh"
 #include "cuda/hsa_stream_kernels.h"
 #include "cuda/simt.cuh"
@@ -24,16 +25,27 @@ struct StreamKeys {
   using C = typename ComputeOf<S>::Type;
   const StreamArgs<S>& a;
   int batch, key_head, key_stream;
+  int tokens;  // of this sequence
 
   __device__ StreamKeys(const StreamArgs<S>& args, int b, int h)
-      : a(args), batch(b), key_head(h), key_stream(b * static_cast<int>(args.p.key_heads) + h) {}
+      : a(args),
+        batch(b),
+        key_head(h),
+        key_stream(b * static_cast<int>(args.p.key_heads) + h),
+        tokens(static_cast<int>(stream_tokens(args.p, b))) {}
   // All key streams, one after the other.
   __device__ StreamKeys(const StreamArgs<S>& args, int stream)
       : StreamKeys(args, stream / static_cast<int>(args.p.key_heads), stream % static_cast<int>(args.p.key_heads)) {}
 
   __device__ int size(int height) const { return a.heights.size[height]; }
   __device__ int ancestor(int height, int t) const { return a.heights.by_size[height].quotient(t); }
-  __device__ int count(int height) const { return a.heights.nodes[height]; }
+  // Nodes of a height that some token sees; a packed sequence may have fewer than the longest.
+  __device__ int count(int height) const {
+    if (a.p.lengths == nullptr) return a.heights.nodes[height];
+    if (height == 0) return tokens;
+    const int all = (tokens + size(height) - 1) / size(height), near = a.heights.near;
+    return all <= near ? 0 : a.p.both_sides ? all : all - near;
+  }
   __device__ int64_t node(int height, int n) const {
     return static_cast<int64_t>(key_stream) * a.heights.total + a.heights.offset[height] + n;
   }
@@ -69,7 +81,7 @@ struct StreamKeys {
   // Whether a row of a level stands for a token that counts; others may hold anything.
   __device__ bool is_real(int level, int row) const {
     if (a.p.weights.data == nullptr) return true;
-    const int64_t end = min(a.p.tokens, static_cast<int64_t>(row + 1) << level);
+    const int64_t end = min(static_cast<int64_t>(tokens), static_cast<int64_t>(row + 1) << level);
     for (int64_t t = static_cast<int64_t>(row) << level; t < end; ++t) {
       if (weight(static_cast<int>(t)) > 0) return true;
     }
@@ -82,19 +94,21 @@ struct StreamKeys {
     const int first = max(0, family - near + 1) * b;
     if (!a.p.both_sides) return {first, height == 0 ? ancestor + 1 : ancestor - near + 1, 0, 0};
     const int last = family + near - 1;  // family
-    const int end = last > a.heights.branching.quotient(count(height) - 1) ? count(height) : (last + 1) * b;
+    const int all = count(height);
+    if (all == 0) return {0, 0, 0, 0};
+    const int end = last > a.heights.branching.quotient(all - 1) ? all : (last + 1) * b;
     const bool hole = height > 0;
-    return {first, min(end, count(height)), hole ? ancestor - near + 1 : 0, hole ? ancestor + near : 0};
+    return {first, min(end, all), hole ? ancestor - near + 1 : 0, hole ? ancestor + near : 0};
   }
   // Queries that see one of the entries `from` .. `to`: first .. end - 1; not all of these do.
   __device__ int first_query(int height, int from) const {
     const int64_t near = a.heights.near, b = a.p.branching;
     const int64_t node = a.p.both_sides ? max(int64_t{0}, from / b - near + 1) * b : height == 0 ? from : from + near;
-    return static_cast<int>(min(a.p.tokens, node * size(height)));
+    return static_cast<int>(min(static_cast<int64_t>(tokens), node * size(height)));
   }
   __device__ int end_query(int height, int to) const {
     const int64_t end = (to / a.p.branching + static_cast<int64_t>(a.heights.near)) * a.p.branching * size(height);
-    return static_cast<int>(min(end, a.p.tokens));
+    return static_cast<int>(min(end, static_cast<int64_t>(tokens)));
   }
 
   // The part that entry n is of its parent's means: w / |A|, and the parent's node; 0 where the parent is not seen.
@@ -153,7 +167,16 @@ struct StreamHead : StreamKeys<S> {
         head(args.heights.heads.remainder(query_stream)),
         stream(query_stream) {}
 
-  __device__ int64_t token(int t) const { return stream * a.p.tokens + t; }
+  // Where lse and the like of a token lie.
+  __device__ int64_t token(int t) const {
+    return (a.p.lengths == nullptr ? stream * a.p.tokens : stream_line(a.p, this->batch, head)) + t;
+  }
+  // What dropout multiplies the weight of query i for entry n of a height by.
+  __device__ C kept(int i, int height, int n) const {
+    const uint64_t key = dropout_key(a.p.dropout.state);
+    return is_entry_kept(key, a.drop_threshold, this->batch, head, i, height, n) ? a.kept_factor : C(0);
+  }
+  __device__ bool has_dropout() const { return a.drop_threshold > 0; }
   __device__ C level_weight(int level) const {
     return a.p.level_weights == nullptr ? C(1) : static_cast<const C*>(a.p.level_weights)[head * a.p.levels + level];
   }
@@ -176,6 +199,14 @@ struct StreamHead : StreamKeys<S> {
   }
   __device__ C position_bias(int64_t at) const { return at < 0 ? C(0) : static_cast<const C*>(a.p.positions)[at]; }
 };
+
+// Blocks that find no query leave no part behind, so that parts of packed sequences start at zero.
+template <class S>
+cudaError_t clear_level_parts(const StreamArgs<S>& a, cudaStream_t stream) {
+  if (a.p.lengths == nullptr || a.level_parts == nullptr) return cudaSuccess;
+  const int64_t parts = a.p.batch * a.p.heads * a.p.levels * a.p.tokens;
+  return cudaMemsetAsync(a.level_parts, 0, sizeof(*a.level_parts) * static_cast<size_t>(parts), stream);
+}
 
 // The gradient of the position table, as it is summed.
 template <class S>

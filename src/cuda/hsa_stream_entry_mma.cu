@@ -16,6 +16,7 @@ __global__ void __launch_bounds__(32 * kMostEntryWarps, D == 64 && kLevels == 1 
   const int tile = work.shared ? group : group * work.warps + warp_of_thread();
   if (tile >= work.tiles) return;  // a warp alone: where warps share a tile there is one for every block
   const StreamKeys<T> keys(a, stream);
+  if (tile * kTileRows >= keys.count(height)) return;  // of a packed sequence that is shorter
   EntryWarp<T, D, kLevels> warp(keys, height, tile, pass, memory + warp_of_thread() * work.warp_memory);
   warp.add_split(split, work.splits, work.shared ? warp_of_thread() : 0, work.shared ? work.warps : 1);
   if (work.shared) {
@@ -42,6 +43,7 @@ __global__ void stream_reduce_splits_kernel(const __grid_constant__ StreamArgs<T
   if (stream >= p.batch * p.key_heads) return;
   const StreamKeys<T> keys(a, static_cast<int>(stream));
   const int row = static_cast<int>(item / width % rows), c = static_cast<int>(item % width);
+  if ((height == 0 ? row << level : row) >= keys.count(height)) return;
   const int channels = p.levels * p.head_size + p.value_size + 1;
   const int at = c < p.head_size ? level * p.head_size + c : p.levels * p.head_size + c - p.head_size;
   const int first = height == 0 ? row << level : row;

@@ -111,7 +111,7 @@ struct EntryWarp {
 
   // 16 queries of a head from i0 on.
   __device__ void load(const StreamHead<T>& head, int i0, unsigned char* stage) const {
-    const int tokens = static_cast<int>(a.p.tokens);
+    const int tokens = head.tokens;
     load_tile_rows<T, D>(q_tile(stage, 0), rows_of<const T>(a.p.q[0], head.batch, head.head), i0, tokens,
                          a.p.head_size);
     load_tile_rows<T, D>(dout_tile(stage), rows_of<const T>(a.g.dout, head.batch, head.head), i0, tokens,
@@ -130,7 +130,7 @@ struct EntryWarp {
 
   // What 16 queries add to the sums.
   __device__ void add(const StreamHead<T>& head, int i0, const unsigned char* stage) {
-    const int tokens = static_cast<int>(a.p.tokens);
+    const int tokens = head.tokens;
     auto seen_by = [&](int i) { return keys.seen(height, keys.ancestor(height, i)); };
     const SightOfTile sight{seen_by(i0), seen_by(min(i0 + kTileRows, tokens) - 1)};
     if (sight.sees_none(first)) return;
@@ -149,6 +149,9 @@ struct EntryWarp {
       });
     }
     rows_by_rows<T, D>(ds, tiles.value_tile(), dout_tile(stage));
+    const bool drop = head.has_dropout();
+    auto kept = [&](int half, int y) { return head.kept(i0 + y, height, first + tile_row(half)); };
+    if (drop) each_of_tile([&](int half, int n, int i, int y) { ds[n][i] *= kept(half, y); });
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const float4 pair = query_numbers(stage, n);
@@ -159,6 +162,7 @@ struct EntryWarp {
         dkappa[i / 2] += ds[n][i];
       }
     }
+    if (drop) each_of_tile([&](int half, int n, int i, int y) { s[n][i] *= kept(half, y); });
 #pragma unroll
     for (int x = 0; x < kTensors; ++x) {
       const int level = tensor(x) - 1;

@@ -10,7 +10,9 @@ __global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(
   extern __shared__ __align__(1024) unsigned char memory[];
   const StreamHead<T> head(a, static_cast<int>(blockIdx.x) / tiles);
   using Queries = QueryBlock<T, D, kLevels>;
-  const Queries queries(head, shape, static_cast<int>(blockIdx.x) % tiles, memory);
+  const int tile = static_cast<int>(blockIdx.x) % tiles;
+  if (tile * Queries::Threads::kRows >= head.tokens) return;  // of a packed sequence that is shorter
+  const Queries queries(head, shape, tile, memory);
   float acc[D / 8][4] = {};
   TileSoftmax<true> softmax;
   queries.each_tile([&](float(&s)[2][4], const typename Queries::Range& range) {
@@ -23,6 +25,10 @@ __global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(
         for (int i = 0; i < 4; ++i) acc[n][i] *= rescale[i / 2];
       }
     }
+    if (head.has_dropout())
+      each_of_tile([&](int half, int n, int i, int y) {
+        s[n][i] *= head.kept(queries.mine + tile_query(half), range.piece.height, range.begin() + y);
+      });
     uint32_t left[4];
     tile_operand<T>(left, s);
 #pragma unroll

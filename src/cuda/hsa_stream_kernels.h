@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "base/philox.h"
 #include "cuda/divide.h"
 #include "cuda/storage.h"
 #include "strata/cuda.h"
@@ -41,6 +42,8 @@ struct StreamArgs {
   C *leaf_dkappa, *dmass;    // (key stream, token) and (key stream, node); null: not wanted
   C* level_parts;            // (query stream, level, token): parts of the gradient of the level weights; null: ditto
   long long* positions;      // in fixed point; null: not wanted
+  uint32_t drop_threshold;   // of dropout; 0: none
+  C kept_factor;
 };
 
 // g: null for a forward.
@@ -152,6 +155,8 @@ StreamArgs<S> stream_args(const StreamCall& call) {
   a.p = call.p;
   a.o = call.o;
   if (call.g != nullptr) a.g = *call.g;
+  a.drop_threshold = dropout_threshold(call.p.dropout.probability);
+  a.kept_factor = static_cast<typename StreamArgs<S>::C>(dropout_factor(a.drop_threshold));
   if (call.g == nullptr || call.g->dpositions == nullptr) a.positions = nullptr;
   if (call.g == nullptr || call.g->dweights.data == nullptr) a.leaf_dkappa = a.dmass = nullptr;
   if (call.g == nullptr || call.g->dlevel_weights == nullptr) a.level_parts = nullptr;

@@ -84,6 +84,7 @@ __global__ void __launch_bounds__(kThreads)
   const int item = static_cast<int>(blockIdx.x) * kWarps + warp_of_thread();
   if (item >= items) return;
   const StreamKeys<S> keys(a, item / count);
+  if (item % count >= keys.count(height)) return;
   const int n = item % count, d = a.p.head_size, values = a.p.value_size;
   const MeanOfNode<S> mean(keys, height, n);
   const int64_t to = keys.node(height, n), children = height == 1 ? 0 : keys.node(height - 1, mean.first);

@@ -11,7 +11,7 @@ __device__ float delta_of(const StreamHead<T>& head, int first) {
   const StreamArgs<T>& a = head.a;
   const int i = first + lane_of_thread() / 2;
   float sum = 0;
-  if (i < a.p.tokens) {
+  if (i < head.tokens) {
     const Rows<const T> dout = rows_of<const T>(a.g.dout, head.batch, head.head),
                         out = rows_of<const T>(a.o.out, head.batch, head.head);
     for (int chunk = lane_of_thread() % 2; chunk < a.p.value_size / 8; chunk += 2) {
@@ -23,7 +23,7 @@ __device__ float delta_of(const StreamHead<T>& head, int first) {
     }
   }
   sum += __shfl_xor_sync(~0u, sum, 1);
-  if (i >= a.p.tokens) return 0;
+  if (i >= head.tokens) return 0;
   if (a.g.dlse != nullptr) sum -= static_cast<const float*>(a.g.dlse)[head.token(i)];
   if (lane_of_thread() % 2 == 0) {
     const float lse = static_cast<const float*>(a.o.lse)[head.token(i)];
@@ -159,6 +159,7 @@ __global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(
   const StreamHead<T> head(a, static_cast<int>(blockIdx.x) / tiles);
   const int tile = static_cast<int>(blockIdx.x) % tiles;
   using Queries = QueryBlock<T, D, kLevels>;
+  if (tile * Queries::Threads::kRows >= head.tokens) return;  // of a packed sequence that is shorter
   const Queries queries(head, shape, tile, memory);
   const QueryPass pass{kLevels <= 3 ? 0 : static_cast<int>(blockIdx.y)};
   uint32_t dout[D / 16][4];
@@ -176,6 +177,10 @@ __global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(
   queries.each_tile([&](float(&s)[2][4], const typename Queries::Range& range) {
     float ds[2][4] = {};
     by_right_rows<T, D>(ds, dout, range.value_tile(), right_lane_row());
+    if (head.has_dropout())
+      each_of_tile([&](int half, int n, int i, int y) {
+        ds[n][i] *= head.kept(queries.mine + tile_query(half), range.piece.height, range.begin() + y);
+      });
     each_of_tile(
         [&](int half, int n, int i, int) { ds[n][i] = fast_exp2(s[n][i] - lse[half]) * (ds[n][i] - delta[half]); });
     if (a.positions != nullptr && pass.number == 0) {
@@ -205,6 +210,7 @@ cudaError_t backward(const StreamCall& call) {
   const StreamArgs<T> a = stream_args<T>(call);
   const FixedPointTable positions = position_gradients(a);
   if (const cudaError_t e = positions.clear(call.stream); e != cudaSuccess) return e;
+  if (const cudaError_t e = clear_level_parts(a, call.stream); e != cudaSuccess) return e;
   if (const cudaError_t e = hsa_stream_means(a, true, call.stream); e != cudaSuccess) return e;
   int rows = 1;  // queries of a block
   const cudaError_t queries = with_query_kernels(a.p, [&](auto d, auto levels) {

@@ -62,7 +62,7 @@ struct QueryBlock {
   __device__ QueryBlock(const StreamHead<T>& h, QueryShape shape, int tile, unsigned char* memory)
       : head(h),
         first(tile * Threads::kRows),
-        last(static_cast<int>(min(int64_t{first} + Threads::kRows, h.a.p.tokens)) - 1),
+        last(min(first + Threads::kRows, h.tokens) - 1),
         mine(first + warp_of_thread() * kTileRows),
         coarse(shared_address(memory)),
         tiles(h, memory + query_memory<D, kLevels>(levels_of<kLevels>(h.a.p)), shape.rows) {

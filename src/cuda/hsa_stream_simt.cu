@@ -62,19 +62,20 @@ __global__ void __launch_bounds__(kThreads) stream_forward_kernel(const __grid_c
   const int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + warp_of_thread();
   if (item >= a.p.batch * a.p.heads * a.p.tokens) return;
   const StreamHead<S> head(a, static_cast<int>(item / a.p.tokens));
+  if (item % a.p.tokens >= head.tokens) return;
   const Query<S> query(head, static_cast<int>(item % a.p.tokens));
   OnlineSoftmax<C> softmax;
   C acc[kLaneChannels] = {};
   query.each_entry([&](int height, int n, int64_t, C score) {
     C rescale;
-    const C p = softmax.add_one(score, rescale);
+    const C p = softmax.add_one(score, rescale) * (head.has_dropout() ? head.kept(query.i, height, n) : C(1));
     each_lane_channel(a.p.value_size, [&](int x, int c) { acc[x] = acc[x] * rescale + p * head.v(height, n, c); });
   });
   const Rows<S> out = rows_of<S>(a.o.out, head.batch, head.head);
   each_lane_channel(a.p.value_size, [&](int x, int c) {
     out.at(query.i, c) = static_cast<S>(softmax.sum == 0 ? C(0) : acc[x] / softmax.sum);
   });
-  if (query.lane == 0) static_cast<C*>(a.o.lse)[item] = softmax.lse();
+  if (query.lane == 0) static_cast<C*>(a.o.lse)[head.token(query.i)] = softmax.lse();
 }
 
 // <dout, out> - dlse of every query.
@@ -85,13 +86,15 @@ __global__ void __launch_bounds__(kThreads) stream_delta_kernel(const __grid_con
   if (item >= a.p.batch * a.p.heads * a.p.tokens) return;
   const StreamHead<S> head(a, static_cast<int>(item / a.p.tokens));
   const int64_t i = item % a.p.tokens;
+  if (i >= head.tokens) return;
+  const int64_t at = head.token(static_cast<int>(i));
   const Rows<const S> dout = rows_of<const S>(a.g.dout, head.batch, head.head),
                       out = rows_of<const S>(a.o.out, head.batch, head.head);
   C delta = 0;
   each_lane_channel(a.p.value_size,
                     [&](int, int c) { delta += static_cast<C>(dout.at(i, c)) * static_cast<C>(out.at(i, c)); });
-  delta = warp_sum(delta) - (a.g.dlse == nullptr ? C(0) : static_cast<const C*>(a.g.dlse)[item]);
-  if (lane_of_thread() == 0) a.deltas[item] = delta;
+  delta = warp_sum(delta) - (a.g.dlse == nullptr ? C(0) : static_cast<const C*>(a.g.dlse)[at]);
+  if (lane_of_thread() == 0) a.deltas[at] = delta;
 }
 
 // dq of one level, a row per warp; with level 0 also the gradient of the positions.
@@ -103,7 +106,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t rows = rows_of_level(a.p.tokens, level);
   if (item >= a.p.batch * a.p.heads * rows) return;
   const StreamHead<S> head(a, static_cast<int>(item / rows));
-  const int64_t row = item % rows, end = min(a.p.tokens, (row + 1) << level);
+  const int64_t row = item % rows, end = min(static_cast<int64_t>(head.tokens), (row + 1) << level);
+  if (row << level >= end) return;
   const Rows<const S> dout = rows_of<const S>(a.g.dout, head.batch, head.head);
   C dq[kLaneChannels] = {};
   for (int64_t i = row << level; i < end; ++i) {
@@ -114,7 +118,8 @@ __global__ void __launch_bounds__(kThreads)
     query.each_entry([&](int height, int n, int64_t position, C score) {
       C dp = 0;
       each_lane_channel(a.p.value_size, [&](int x, int c) { dp += dy[x] * head.v(height, n, c); });
-      const C ds = exp(score - lse) * (warp_sum(dp) - delta);
+      const C kept = head.has_dropout() ? head.kept(query.i, height, n) : C(1);
+      const C ds = exp(score - lse) * (kept * warp_sum(dp) - delta);
       each_lane_channel(a.p.head_size, [&](int x, int c) { dq[x] += ds * head.k(height, n, level, c); });
       if (level == 0 && a.positions != nullptr && position >= 0 && query.lane == 0)
         add_fixed_point(a.positions + position, ds);
@@ -162,11 +167,12 @@ struct EntryGradient {
     const Rows<const S> dout = rows_of<const S>(a.g.dout, head.batch, head.head);
     C dp = 0;
     each_lane_channel(a.p.value_size, [&](int, int c) { dp += static_cast<C>(dout.at(i, c)) * head.v(height, n, c); });
-    const C ds = p * (warp_sum(dp) - a.deltas[head.token(i)]), weight = head.level_weight(level);
+    const C kept = head.has_dropout() ? head.kept(i, height, n) : C(1);
+    const C ds = p * (kept * warp_sum(dp) - a.deltas[head.token(i)]), weight = head.level_weight(level);
     dkappa += ds;
     each_lane_channel(a.p.head_size, [&](int x, int c) { dk[x] += weight * ds * query.at_level(level, c); });
     if (level > 0) return;
-    each_lane_channel(a.p.value_size, [&](int x, int c) { dv[x] += p * static_cast<C>(dout.at(i, c)); });
+    each_lane_channel(a.p.value_size, [&](int x, int c) { dv[x] += kept * p * static_cast<C>(dout.at(i, c)); });
   }
 };
 
@@ -179,7 +185,9 @@ __global__ void __launch_bounds__(kThreads)
   const int row = static_cast<int>(blockIdx.x % rows), warp = warp_of_thread();
   const int d = a.p.head_size, values = level == 0 ? a.p.value_size : 0;
   const int first = height == 0 ? row << level : row;
-  const int end = height == 0 ? static_cast<int>(min(a.p.tokens, (int64_t{row} + 1) << level)) : row + 1;
+  const int end =
+      height == 0 ? static_cast<int>(min(static_cast<int64_t>(keys.tokens), (int64_t{row} + 1) << level)) : row + 1;
+  if (first >= keys.count(height)) return;
   EntryGradient<S> gradient{a, keys, height, level};
   for (int n = first; n < end; ++n) gradient.add_queries(n);
   each_lane_channel(d, [&](int x, int c) { sums[warp][c] = static_cast<C>(a.p.scale) * gradient.dk[x]; });
@@ -210,6 +218,7 @@ cudaError_t backward(const StreamCall& call) {
   const FixedPointTable positions = position_gradients(a);
   if (const cudaError_t e = positions.clear(call.stream); e != cudaSuccess) return e;
   if (const cudaError_t e = hsa_stream_means(a, false, call.stream); e != cudaSuccess) return e;
+  if (const cudaError_t e = clear_level_parts(a, call.stream); e != cudaSuccess) return e;
   stream_delta_kernel<S><<<blocks_for(queries * a.p.tokens, kWarps), kThreads, 0, call.stream>>>(a);
   for (int level = 0; level < a.p.levels; ++level) {
     const int64_t rows = hkt_level_tokens(a.p.tokens, level);

@@ -16,6 +16,7 @@ __global__ void __launch_bounds__(kThreads)
   if (item >= a.p.batch * a.p.key_heads * count) return;
   const StreamKeys<S> keys(a, static_cast<int>(item / count));
   const int n = static_cast<int>(item % count), lane = lane_of_thread();
+  if (n >= keys.count(height)) return;
   const int values = a.p.value_size;
   const C mass = keys.mass(height, n);
   const auto parent = keys.parent(height, n);

@@ -22,8 +22,8 @@ struct Rows {
 
 template <class T, class AnyView>
 __device__ inline Rows<T> rows_of(const AnyView& view, int64_t batch, int64_t head) {
-  return {static_cast<T*>(const_cast<void*>(static_cast<const void*>(view.data))) + batch * view.stride[0] +
-              head * view.stride[1],
+  const int64_t begin = view.begins != nullptr ? view.begins[batch] * view.stride[2] : batch * view.stride[0];
+  return {static_cast<T*>(const_cast<void*>(static_cast<const void*>(view.data))) + begin + head * view.stride[1],
           view.stride[2], view.stride[3]};
 }
 

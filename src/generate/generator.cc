@@ -20,8 +20,8 @@ std::vector<double> to_vector(const Tensor& logits) {
 }  // namespace
 
 Generator::Generator(const std::string& model, const GenerateOptions& options) : options_(options) {
-  const bool gpt2 = fs::exists(fs::path(model) / "config.json");
-  model_ = gpt2 ? open_gpt2(model, options) : open_trained(model, options);
+  const bool hub = fs::exists(fs::path(model) / "config.json");
+  model_ = hub ? open_hub(model, options) : open_trained(model, options);
 }
 Generator::~Generator() = default;
 
@@ -29,7 +29,8 @@ Generated Generator::operator()(const std::string& prompt, const std::function<v
   using Seconds = std::chrono::duration<double>;
   auto start = std::chrono::steady_clock::now();
   std::vector<int64_t> context = model_->encode(prompt);
-  Generated result{"", static_cast<int64_t>(context.size()), 0, "tokens", 0, 0, 0};
+  Generated result;
+  result.prompt_tokens = static_cast<int64_t>(context.size());
   // A context that is too long loses its beginning: the last half of what fits is read again.
   const int64_t longest = model_->longest();
   auto read_again = [&] {
@@ -56,11 +57,12 @@ Generated Generator::operator()(const std::string& prompt, const std::function<v
     }
     const int64_t token = sample_token(to_vector(logits), options_.sample, random);
     if (token < 0) throw data_error("the model's outputs are not finite; its weights may be damaged");
-    if (token == model_->end()) {
+    if (model_->is_end(token)) {
       result.ended = "end of text";
       break;
     }
     context.push_back(token);
+    result.ids.push_back(token);
     if (!out.add(model_->decode(token))) {
       result.ended = "stop";
       break;

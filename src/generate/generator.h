@@ -1,6 +1,6 @@
-// Text from language models: GPT-2 folders, original or with streaming HSA in some layers, and runs of `strata train
-// --task text`. Each token takes one step with the caches of the attention. This header does not include torch, so that
-// the command does not need to.
+// Text from language models: folders of GPT-2, Llama or Qwen2, original or with streaming HSA in some layers, and runs
+// of `strata train --task text`. Each token takes one step with the caches of the attention. This header does not
+// include torch, so that the command does not need to.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ struct GenerateOptions {
   int64_t tokens = 200;  // at most
   int64_t seed = 1;
   std::vector<std::string> stops;  // texts that end the generation; they are not part of the text
-  std::string layers = "none";     // GPT-2: layers that attend by streaming HSA: none, late, or numbers from 0
+  std::string layers = "none";     // of a folder: those that attend by streaming HSA: none, late, or numbers from 0
   int64_t branching = 16;          // of these layers
   bool check_digest = true;        // refuse weights that differ from the digest in their file
 };
@@ -27,8 +27,9 @@ void declare(OptionTable& table, GenerateOptions& options);
 
 struct Generated {
   std::string text;
+  std::vector<int64_t> ids;  // of its tokens, those of a stop text included
   int64_t prompt_tokens = 0, tokens = 0;
-  std::string ended;  // "tokens", "stop", "end of text" or "interrupt"
+  std::string ended = "tokens";  // "tokens", "stop", "end of text" or "interrupt"
   double prompt_seconds = 0, seconds = 0;
   int64_t cache_bytes = 0;  // at the end
   // Of caches that grow with the logarithm of the text, otherwise 0: nodes in each layer, their bytes in all layers,

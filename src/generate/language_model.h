@@ -25,16 +25,16 @@ class LanguageModel {
   virtual ~LanguageModel() = default;
   virtual std::vector<int64_t> encode(const std::string& text) const = 0;  // never empty
   virtual std::string decode(int64_t token) const = 0;
-  virtual int64_t end() const { return -1; }  // the token that ends a text; -1: none
-  virtual int64_t longest() const = 0;        // largest number of tokens in the caches; 0: no limit
+  virtual bool is_end(int64_t) const { return false; }  // of a text
+  virtual int64_t longest() const = 0;                  // largest number of tokens in the caches; 0: no limit
   virtual CacheSize cache() const = 0;
   // Reads tokens after those in the caches. Returns the logits of the next token.
   virtual torch::Tensor read(const std::vector<int64_t>& tokens) = 0;
   virtual void forget() = 0;  // empties the caches
 };
 
-// A Hugging Face folder of GPT-2, with streaming HSA in the layers that the options name.
-std::unique_ptr<LanguageModel> open_gpt2(const std::filesystem::path& folder, const GenerateOptions& options);
+// A Hugging Face folder of GPT-2, Llama or Qwen2, with streaming HSA in the layers that the options name.
+std::unique_ptr<LanguageModel> open_hub(const std::filesystem::path& folder, const GenerateOptions& options);
 // A run of `strata train --task text`: a byte model with any attention.
 std::unique_ptr<LanguageModel> open_trained(const std::filesystem::path& path, const GenerateOptions& options);
 

@@ -20,7 +20,7 @@ void declare(OptionTable& table, GenerateOptions& o) {
              .repeated = true});
   table.begin_group("Injection");
   table.add("layers", &o.layers,
-            {.help = "GPT-2: layers that attend by streaming HSA: none, late, or numbers from 0: 9,11"});
+            {.help = "Hugging Face models: layers that attend by streaming HSA: none, late, or numbers from 0: 9,11"});
   table.add("branching", &o.branching, {.help = "Children per family in these layers", .min = 2, .max = 64});
   declare_check_digest(table, o.check_digest);
 }

@@ -18,7 +18,7 @@ class Trained : public LanguageModel {
                        path.string(), loaded_.card.task);
     if (options.layers != "none")
       throw usage_error(
-          "--layers: HSA can be injected only into GPT-2 folders; train a model with --attention hsa instead");
+          "--layers: HSA can be injected only into Hugging Face folders; train a model with --attention hsa instead");
     loaded_.model->eval();
     forget();
   }
@@ -42,10 +42,11 @@ class Trained : public LanguageModel {
     if (c.attention != "hsa" && c.attention != "strata") return size;
     const bool levels = c.attention == "strata";
     size.nodes = hsa_stream_slots(read_, static_cast<int>(c.branching), levels ? static_cast<int>(c.near) : 1);
-    // A node has the keys of every level, values and, per head, a bias; its mass is that of all heads.
-    const int64_t numbers = c.model_size * ((levels ? c.levels : 1) + 1) + c.heads + 1;
+    // A node has the keys of every level, values and, per key head, a bias; its mass is that of all heads.
+    const int64_t key_size = c.model_size / c.heads * c.key_head_count();
+    const int64_t numbers = key_size * ((levels ? c.levels : 1) + 1) + c.key_head_count() + 1;
     size.node_bytes = c.layers * size.nodes * numbers * static_cast<int64_t>(sizeof(float));
-    size.every_token_bytes = c.layers * read_ * 2 * c.model_size * static_cast<int64_t>(sizeof(float));
+    size.every_token_bytes = c.layers * read_ * 2 * key_size * static_cast<int64_t>(sizeof(float));
     return size;
   }
   Tensor read(const std::vector<int64_t>& tokens) override {

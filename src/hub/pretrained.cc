@@ -1,5 +1,7 @@
 #include "hub/pretrained.h"
 
+#include "model/modern.h"
+#include "model/rotary.h"
 #include "torch/hkt_op.h"
 
 namespace strata {
@@ -19,6 +21,7 @@ AttentionFunction softmax_attention(bool causal) {
 Tensor Pretrained::Linear::operator()(const Tensor& x) const { return torch::linear(x, weight, bias); }
 
 Tensor Pretrained::norm(const Norm& norm, const Tensor& x) const {
+  if (config_.is_modern()) return rms_norm(x, norm.weight, config_.norm_epsilon);
   return torch::layer_norm(x, {config_.hidden}, norm.weight, norm.bias, config_.norm_epsilon);
 }
 
@@ -28,13 +31,23 @@ Tensor Pretrained::activate(const Tensor& x) const {
   return torch::gelu(x, "tanh");
 }
 
-Tensor Pretrained::attend(int64_t index, const Layer& layer, const Tensor& x, const Tensor& lengths) const {
+Tensor Pretrained::attend(int64_t index, const Layer& layer, const Tensor& x, const Tensor& lengths,
+                          int64_t first) const {
   const int64_t B = x.size(0), T = x.size(1);
-  auto heads = [&](const Tensor& t) {
-    return t.view({B, T, config_.heads, config_.hidden / config_.heads}).transpose(1, 2);
-  };
-  const Tensor mixed = attention(index, heads(layer.query(x)), heads(layer.key(x)), heads(layer.value(x)), lengths);
-  return layer.out(mixed.transpose(1, 2).reshape({B, T, config_.hidden}));
+  auto heads = [&](const Tensor& t, int64_t count) { return t.view({B, T, count, config_.head_size}).transpose(1, 2); };
+  Tensor q = heads(layer.query(x), config_.heads), k = heads(layer.key(x), config_.key_heads);
+  if (frequencies_.defined()) {
+    const Tensor places = torch::arange(first, first + T);
+    q = rotate(q, places, frequencies_);
+    k = rotate(k, places, frequencies_);
+  }
+  const Tensor mixed = attention(index, q, k, heads(layer.value(x), config_.key_heads), lengths);
+  return layer.out(mixed.transpose(1, 2).reshape({B, T, config_.heads * config_.head_size}));
+}
+
+Tensor Pretrained::feed(const Layer& layer, const Tensor& x) const {
+  if (config_.is_modern()) return layer.narrow(torch::silu(layer.gate(x)) * layer.widen(x));
+  return layer.narrow(activate(layer.widen(x)));
 }
 
 std::vector<Tensor> Pretrained::hidden_states(const Tensor& ids, const Tensor& lengths, int64_t first) const {
@@ -43,21 +56,21 @@ std::vector<Tensor> Pretrained::hidden_states(const Tensor& ids, const Tensor& l
                     "ids: expected (batch, tokens) with at most ", config_.longest(), " tokens, got ", ids.sizes(),
                     " at position ", first);
   const int64_t T = ids.size(1);
-  Tensor x = torch::embedding(words_, ids.clamp(0, config_.vocabulary - 1)) +
-             positions_.narrow(0, config_.first_position + first, T);
+  Tensor x = torch::embedding(words_, ids.clamp(0, config_.vocabulary - 1));
+  if (positions_.defined()) x = x + positions_.narrow(0, config_.first_position + first, T);
   if (types_.defined()) x = x + types_[0];
-  const bool after = !config_.is_causal();  // BERT normalises after its layers, GPT-2 before
+  const bool after = !config_.is_causal();  // BERT normalises after its layers, language models before
   if (after) x = norm(embedding_norm_, x);
   std::vector<Tensor> states = {x};
   for (size_t l = 0; l < layers_.size(); ++l) {
     const Layer& layer = layers_[l];
     const auto index = static_cast<int64_t>(l);
     if (after) {
-      x = norm(layer.attention_norm, x + attend(index, layer, x, lengths));
-      x = norm(layer.ffn_norm, x + layer.narrow(activate(layer.widen(x))));
+      x = norm(layer.attention_norm, x + attend(index, layer, x, lengths, first));
+      x = norm(layer.ffn_norm, x + feed(layer, x));
     } else {
-      x = x + attend(index, layer, norm(layer.attention_norm, x), lengths);
-      x = x + layer.narrow(activate(layer.widen(norm(layer.ffn_norm, x))));
+      x = x + attend(index, layer, norm(layer.attention_norm, x), lengths, first);
+      x = x + feed(layer, norm(layer.ffn_norm, x));
     }
     states.push_back(x);
   }
@@ -81,7 +94,7 @@ Tensor Pretrained::class_logits(const Tensor& hidden) const {
 Tensor Pretrained::next_token_logits(const Tensor& hidden) const {
   if (!config_.is_causal()) return {};
   torch::NoGradGuard no_grad;
-  return torch::matmul(hidden, words_.t());
+  return torch::matmul(hidden, (head_.defined() ? head_ : words_).t());
 }
 
 }  // namespace strata

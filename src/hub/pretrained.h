@@ -1,5 +1,5 @@
-// Pretrained transformers from Hugging Face folders: encoders of the BERT and RoBERTa families (MiniLM is one) and
-// GPT-2.
+// Pretrained transformers from Hugging Face folders: encoders of the BERT and RoBERTa families (MiniLM is one), and
+// the language models GPT-2, Llama and Qwen2.
 #pragma once
 
 #include <torch/torch.h>
@@ -15,8 +15,9 @@
 
 namespace strata {
 
-// softmax(scale q k^T) v, or its replacement. q, k, v: (batch, heads, tokens, channels); lengths: (batch), tokens of
-// each sequence; layer: the index of the calling layer.
+// softmax(scale q k^T) v, or its replacement. q: (batch, heads, tokens, channels); k, v: (batch, key heads, tokens,
+// channels), rotated where the model has rotary positions; lengths: (batch), tokens of each sequence; layer: the index
+// of the calling layer.
 using AttentionFunction = std::function<torch::Tensor(int64_t layer, const torch::Tensor& q, const torch::Tensor& k,
                                                       const torch::Tensor& v, const torch::Tensor& lengths)>;
 
@@ -27,7 +28,7 @@ class Pretrained {
   static Pretrained load(const std::filesystem::path& folder, bool check_digest = true);
 
   // The states of every token after each layer: states[0] are the embeddings, the last ones are the output of the model
-  // (for GPT-2 after its final norm). ids: (batch, tokens); padding after `lengths` may hold any id.
+  // (of language models after the final norm). ids: (batch, tokens); padding after `lengths` may hold any id.
   // first: the position of the first token, for a causal model whose attention caches the tokens before.
   std::vector<torch::Tensor> hidden_states(const torch::Tensor& ids, const torch::Tensor& lengths,
                                            int64_t first = 0) const;
@@ -52,18 +53,25 @@ class Pretrained {
     torch::Tensor weight, bias;
   };
   struct Layer {
-    Linear query, key, value, out, widen, narrow;
+    Linear query, key, value, out, gate, widen, narrow;  // gate: of Llama and Qwen2
     Norm attention_norm, ffn_norm;
   };
   class Reader;
 
   torch::Tensor norm(const Norm& norm, const torch::Tensor& x) const;
   torch::Tensor activate(const torch::Tensor& x) const;
-  torch::Tensor attend(int64_t index, const Layer& layer, const torch::Tensor& x, const torch::Tensor& lengths) const;
+  torch::Tensor attend(int64_t index, const Layer& layer, const torch::Tensor& x, const torch::Tensor& lengths,
+                       int64_t first) const;
+  torch::Tensor feed(const Layer& layer, const torch::Tensor& x) const;
+  void read_bert(const Reader& reader);
+  void read_gpt2(const Reader& reader);
+  void read_modern(const Reader& reader);
 
   PretrainedConfig config_;
   torch::Tensor words_, positions_, types_;
-  Norm embedding_norm_;  // for GPT-2 the final norm
+  torch::Tensor head_;         // of next tokens; undefined: the words
+  torch::Tensor frequencies_;  // (head size / 2), of rotary positions
+  Norm embedding_norm_;        // of language models the final norm
   std::vector<Layer> layers_;
   Linear pooler_, dense_, classes_;
 };

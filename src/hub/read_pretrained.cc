@@ -41,6 +41,7 @@ class Pretrained::Reader {
     }
   }
 
+  const std::string& where() const { return where_; }
   bool has(const std::string& name) const { return find(name) != tensors_.end(); }
   Tensor tensor(const std::string& name, std::vector<int64_t> shape) const {
     const auto found = find(name);
@@ -50,11 +51,13 @@ class Pretrained::Reader {
                        fmt::join(found->second.sizes().vec(), ", "));
     return found->second.to(torch::kFloat);
   }
-  Linear linear(const std::string& name, int64_t out, int64_t in) const {
-    if (!config_.is_causal()) return {tensor(name + ".weight", {out, in}), tensor(name + ".bias", {out})};
-    return {tensor(name + ".weight", {in, out}).t(), tensor(name + ".bias", {out})};  // GPT-2 keeps (in, out)
+  Linear linear(const std::string& name, int64_t out, int64_t in, bool bias = true) const {
+    const bool turned = config_.family == PretrainedConfig::Family::kGpt2;  // it keeps (in, out)
+    const Tensor weight = turned ? tensor(name + ".weight", {in, out}).t() : tensor(name + ".weight", {out, in});
+    return {weight, bias ? tensor(name + ".bias", {out}) : Tensor()};
   }
   Norm norm(const std::string& name) const {
+    if (config_.is_modern()) return {tensor(name + ".weight", {config_.hidden}), {}};
     const bool old = !has(name + ".weight") && has(name + ".gamma");
     return {tensor(name + (old ? ".gamma" : ".weight"), {config_.hidden}),
             tensor(name + (old ? ".beta" : ".bias"), {config_.hidden})};
@@ -70,57 +73,108 @@ class Pretrained::Reader {
   std::map<std::string, Tensor> tensors_;
 };
 
+void Pretrained::read_bert(const Reader& reader) {
+  const PretrainedConfig& c = config_;
+  const int64_t H = c.hidden;
+  words_ = reader.tensor("embeddings.word_embeddings.weight", {c.vocabulary, H});
+  positions_ = reader.tensor("embeddings.position_embeddings.weight", {c.positions, H});
+  if (c.types > 0) types_ = reader.tensor("embeddings.token_type_embeddings.weight", {c.types, H});
+  embedding_norm_ = reader.norm("embeddings.LayerNorm");
+  for (int64_t l = 0; l < c.layers; ++l) {
+    const std::string name = fmt::format("encoder.layer.{}.", l);
+    layers_.push_back({reader.linear(name + "attention.self.query", H, H),
+                       reader.linear(name + "attention.self.key", H, H),
+                       reader.linear(name + "attention.self.value", H, H),
+                       reader.linear(name + "attention.output.dense", H, H),
+                       {},
+                       reader.linear(name + "intermediate.dense", c.inner, H),
+                       reader.linear(name + "output.dense", H, c.inner),
+                       reader.norm(name + "attention.output.LayerNorm"),
+                       reader.norm(name + "output.LayerNorm")});
+  }
+  const auto classes = static_cast<int64_t>(c.labels.size());
+  if (reader.has("pooler.dense.weight")) pooler_ = reader.linear("pooler.dense", H, H);
+  if (reader.has("classifier.out_proj.weight")) {
+    dense_ = reader.linear("classifier.dense", H, H);
+    classes_ = reader.linear("classifier.out_proj", classes, H);
+  } else if (reader.has("classifier.weight") && pooler_.weight.defined()) {
+    classes_ = reader.linear("classifier", classes, H);
+  }
+}
+
+void Pretrained::read_gpt2(const Reader& reader) {
+  const PretrainedConfig& c = config_;
+  const int64_t H = c.hidden;
+  words_ = reader.tensor("wte.weight", {c.vocabulary, H});
+  positions_ = reader.tensor("wpe.weight", {c.positions, H});
+  embedding_norm_ = reader.norm("ln_f");
+  for (int64_t l = 0; l < c.layers; ++l) {
+    const std::string name = fmt::format("h.{}.", l);
+    const Linear all = reader.linear(name + "attn.c_attn", 3 * H, H);
+    auto third = [&](int64_t i) { return Linear{all.weight.narrow(0, i * H, H), all.bias.narrow(0, i * H, H)}; };
+    layers_.push_back({third(0),
+                       third(1),
+                       third(2),
+                       reader.linear(name + "attn.c_proj", H, H),
+                       {},
+                       reader.linear(name + "mlp.c_fc", c.inner, H),
+                       reader.linear(name + "mlp.c_proj", H, c.inner),
+                       reader.norm(name + "ln_1"),
+                       reader.norm(name + "ln_2")});
+  }
+}
+
+void Pretrained::read_modern(const Reader& reader) {
+  const PretrainedConfig& c = config_;
+  const int64_t H = c.hidden, q = c.heads * c.head_size, k = c.key_heads * c.head_size;
+  words_ = reader.tensor("embed_tokens.weight", {c.vocabulary, H});
+  embedding_norm_ = reader.norm("norm");
+  for (int64_t l = 0; l < c.layers; ++l) {
+    const std::string name = fmt::format("layers.{}.", l), attention = name + "self_attn.", ffn = name + "mlp.";
+    layers_.push_back({reader.linear(attention + "q_proj", q, H, c.query_bias),
+                       reader.linear(attention + "k_proj", k, H, c.query_bias),
+                       reader.linear(attention + "v_proj", k, H, c.query_bias),
+                       reader.linear(attention + "o_proj", H, q, c.out_bias),
+                       reader.linear(ffn + "gate_proj", c.inner, H, c.ffn_bias),
+                       reader.linear(ffn + "up_proj", c.inner, H, c.ffn_bias),
+                       reader.linear(ffn + "down_proj", H, c.inner, c.ffn_bias), reader.norm(name + "input_layernorm"),
+                       reader.norm(name + "post_attention_layernorm")});
+  }
+  if (!c.tied && !reader.has("lm_head.weight"))
+    throw data_error("{}: expected a tensor lm_head.weight, or tie_word_embeddings in config.json, found neither",
+                     reader.where());
+  if (!c.tied) head_ = reader.tensor("lm_head.weight", {c.vocabulary, H});
+  frequencies_ = torch::tensor(c.rotary.frequencies(c.head_size), torch::kDouble);
+}
+
 Pretrained Pretrained::load(const std::filesystem::path& folder, bool check_digest) {
   const std::filesystem::path config = folder / "config.json";
   if (!std::filesystem::exists(config))
     throw data_error("{}: expected config.json in this folder, found none", folder.string());
   Pretrained model;
   model.config_ = PretrainedConfig::from_json(read_file(config), config.string());
-  const PretrainedConfig& c = model.config_;
+  PretrainedConfig& c = model.config_;
+  // What generation_config.json says comes first, as in transformers.
+  if (const auto generation = folder / "generation_config.json"; c.is_causal() && std::filesystem::exists(generation)) {
+    const std::vector<int64_t> ends = end_tokens(read_file(generation), generation.string());
+    if (!ends.empty()) c.ends = ends;
+  }
   const Reader reader(folder, c, check_digest ? DigestCheck::kIfStored : DigestCheck::kSkip);
-  const int64_t H = c.hidden;
-  const bool gpt2 = c.is_causal();
-  model.words_ = reader.tensor(gpt2 ? "wte.weight" : "embeddings.word_embeddings.weight", {c.vocabulary, H});
-  model.positions_ = reader.tensor(gpt2 ? "wpe.weight" : "embeddings.position_embeddings.weight", {c.positions, H});
-  if (c.types > 0) model.types_ = reader.tensor("embeddings.token_type_embeddings.weight", {c.types, H});
-  model.embedding_norm_ = reader.norm(gpt2 ? "ln_f" : "embeddings.LayerNorm");
-  for (int64_t l = 0; l < c.layers; ++l) {
-    Layer layer;
-    if (gpt2) {
-      const std::string name = fmt::format("h.{}.", l);
-      const Linear all = reader.linear(name + "attn.c_attn", 3 * H, H);
-      auto third = [&](int64_t i) { return Linear{all.weight.narrow(0, i * H, H), all.bias.narrow(0, i * H, H)}; };
-      layer = {third(0),
-               third(1),
-               third(2),
-               reader.linear(name + "attn.c_proj", H, H),
-               reader.linear(name + "mlp.c_fc", c.inner, H),
-               reader.linear(name + "mlp.c_proj", H, c.inner),
-               reader.norm(name + "ln_1"),
-               reader.norm(name + "ln_2")};
-    } else {
-      const std::string name = fmt::format("encoder.layer.{}.", l);
-      layer = {
-          reader.linear(name + "attention.self.query", H, H),     reader.linear(name + "attention.self.key", H, H),
-          reader.linear(name + "attention.self.value", H, H),     reader.linear(name + "attention.output.dense", H, H),
-          reader.linear(name + "intermediate.dense", c.inner, H), reader.linear(name + "output.dense", H, c.inner),
-          reader.norm(name + "attention.output.LayerNorm"),       reader.norm(name + "output.LayerNorm")};
-    }
-    model.layers_.push_back(std::move(layer));
+  if (c.is_modern()) {
+    model.read_modern(reader);
+  } else if (c.family == PretrainedConfig::Family::kGpt2) {
+    model.read_gpt2(reader);
+  } else {
+    model.read_bert(reader);
   }
-  const auto classes = static_cast<int64_t>(c.labels.size());
-  if (reader.has("pooler.dense.weight")) model.pooler_ = reader.linear("pooler.dense", H, H);
-  if (reader.has("classifier.out_proj.weight")) {
-    model.dense_ = reader.linear("classifier.dense", H, H);
-    model.classes_ = reader.linear("classifier.out_proj", classes, H);
-  } else if (reader.has("classifier.weight") && model.pooler_.weight.defined()) {
-    model.classes_ = reader.linear("classifier", classes, H);
-  }
-  model.attention = softmax_attention(gpt2);
+  model.attention = softmax_attention(c.is_causal());
   return model;
 }
 
 Tokenizer tokenizer_of(const std::filesystem::path& folder, const PretrainedConfig& config) {
+  if (config.is_modern() && !std::filesystem::exists(folder / "tokenizer.json"))
+    throw data_error("{}: expected tokenizer.json, which says how a model of this family splits texts, found none",
+                     folder.string());
   Tokenizer tokenizer = Tokenizer::load(folder);
   if (tokenizer.size() > config.vocabulary)
     throw data_error("{}: the tokenizer has {} tokens and the model {}; expected files of one model", folder.string(),

@@ -36,6 +36,8 @@ class PretrainedHost : public Host {
 
   int64_t layers() const override { return model_.config().layers; }
   int64_t heads() const override { return model_.config().heads; }
+  int64_t key_heads() const override { return model_.config().key_heads; }
+  int64_t head_size() const override { return model_.config().head_size; }
   int64_t hidden() const override { return model_.config().hidden; }
   bool is_causal() const override { return model_.config().is_causal(); }
   int64_t positions() const override { return model_.config().longest(); }
@@ -69,11 +71,27 @@ class PretrainedHost : public Host {
     model_.attention = attention;
     const Tensor last = model_.hidden_states(ids, lengths).back();
     HostOutput output{model_.mean_pooled(last, lengths), model_.class_logits(last), {}};
-    if (is_causal()) output.loss = next_token_loss(model_.next_token_logits(last), ids, lengths);
+    if (is_causal()) output.loss = loss_of(last, ids, lengths);
     return output;
   }
 
  private:
+  // Some tokens at a time: the logits of all of them, of a large vocabulary, would take gigabytes.
+  Tensor loss_of(const Tensor& last, const Tensor& ids, const Tensor& lengths) const {
+    constexpr int64_t kTokens = 256;
+    const Tensor losses = torch::zeros({ids.size(0)});
+    for (int64_t row = 0; row < ids.size(0); ++row) {
+      const int64_t length = lengths[row].item<int64_t>();
+      for (int64_t first = 0; first + 1 < length; first += kTokens) {
+        const int64_t count = std::min(kTokens, length - 1 - first);  // tokens that have a next one
+        const Tensor logits = model_.next_token_logits(last.narrow(0, row, 1).narrow(1, first, count));
+        losses[row] +=
+            torch::cross_entropy_loss(logits[0], ids[row].narrow(0, first + 1, count), {}, at::Reduction::Sum);
+      }
+    }
+    return losses;
+  }
+
   Pretrained model_;
   Tokenizer tokenizer_;
   std::vector<std::string> labels_;
@@ -95,6 +113,8 @@ class TrainedHost : public Host {
 
   int64_t layers() const override { return card().config.layers; }
   int64_t heads() const override { return card().config.heads; }
+  int64_t key_heads() const override { return card().config.key_head_count(); }
+  int64_t head_size() const override { return hidden() / heads(); }
   int64_t hidden() const override { return card().config.model_size; }
   bool is_causal() const override { return card().shape.next_token; }
   int64_t positions() const override { return card().shape.length; }

@@ -40,6 +40,8 @@ class Host {
 
   virtual int64_t layers() const = 0;
   virtual int64_t heads() const = 0;
+  virtual int64_t key_heads() const = 0;
+  virtual int64_t head_size() const = 0;
   virtual int64_t hidden() const = 0;
   virtual bool is_causal() const = 0;
   virtual int64_t positions() const = 0;                       // largest number of tokens that it can read

@@ -112,10 +112,12 @@ void attend_exactly(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
     if (injection.exact[b].empty()) continue;
     const Tensor rows = torch::tensor(injection.exact[b]);
     const auto sequence = static_cast<int64_t>(b), length = lengths[sequence].item<int64_t>();
-    const Tensor scores =
-        torch::matmul(q[sequence].index_select(1, rows), k[sequence].narrow(1, 0, length).transpose(-1, -2)) /
-        std::sqrt(static_cast<double>(q.size(3)));
-    out[sequence].index_copy_(1, rows, torch::matmul(torch::softmax(scores, -1), v[sequence].narrow(1, 0, length)));
+    const int64_t group = q.size(1) / k.size(1);  // query heads that share a key head
+    const Tensor keys = k[sequence].narrow(1, 0, length).repeat_interleave(group, 0);
+    const Tensor values = v[sequence].narrow(1, 0, length).repeat_interleave(group, 0);
+    const Tensor scores = torch::matmul(q[sequence].index_select(1, rows), keys.transpose(-1, -2)) /
+                          std::sqrt(static_cast<double>(q.size(3)));
+    out[sequence].index_copy_(1, rows, torch::matmul(torch::softmax(scores, -1), values));
   }
 }
 

@@ -110,7 +110,8 @@ Json Scorer::costs_of(const InjectionSelection& selection, const std::vector<Att
     injected.flat += costs.at(layer.layer).flat;
     injected.spent += costs.at(layer.layer).spent;
   }
-  const double per_text = 2.0 * static_cast<double>(host_.hidden()) / static_cast<double>(data_.test.texts.size());
+  const auto channels = static_cast<double>(host_.heads() * host_.head_size());
+  const double per_text = 2.0 * channels / static_cast<double>(data_.test.texts.size());
   Json json = {{"attention_share", all.spent / all.flat}, {"flops", per_text * all.spent}};
   if (injected.flat > 0) json["injected_share"] = injected.spent / injected.flat;
   return json;

@@ -95,13 +95,14 @@ Json time_by_length(Host& host, const InjectionSelection& selection, const TreeR
   std::vector<int64_t> selected, all;
   for (const LayerSelection& layer : selection.layers) selected.push_back(layer.layer);
   for (int64_t layer = 0; layer < host.layers(); ++layer) all.push_back(layer);
-  const int64_t heads = host.heads(), channels = host.hidden() / heads;
+  const int64_t heads = host.heads(), key_heads = host.key_heads(), channels = host.head_size();
   const AttentionFunction softmax = softmax_attention(host.is_causal());
   Json rows = Json::array();
   for (const int64_t tokens : lengths) {
     const std::vector<HostText> text = {any_text(tokens)};
     const AttentionFunction every = on_tree(all, recipe, selection.exact_special).attention(host, text);
-    const Tensor q = torch::randn({1, heads, tokens, channels}), k = torch::randn_like(q), v = torch::randn_like(q);
+    const Tensor q = torch::randn({1, heads, tokens, channels}), k = torch::randn({1, key_heads, tokens, channels}),
+                 v = torch::randn_like(k);
     const Tensor real = torch::tensor({tokens});
     Json row = {{"tokens", tokens}, {"tree", recipe.name()}};
     row["operator"] = race([&] { softmax(0, q, k, v, real); }, [&] { every(0, q, k, v, real); }, seconds_each);

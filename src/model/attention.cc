@@ -41,7 +41,12 @@ int64_t rotary_size(const ModelConfig& c) {
 }
 
 HktAttentionOptions pyramid_options(const ModelConfig& c, int64_t levels) {
+  TORCH_CHECK_VALUE(
+      !c.psd || c.positions != "rotary",
+      "psd: expected positions that are not rotary, because the kernel of rotated queries and keys is not "
+      "positive semi-definite; use --positions learned");
   return HktAttentionOptions(c.model_size, c.heads)
+      .key_heads(c.key_heads)
       .levels(levels)
       .taps(c.taps)
       .dense_filters(c.filters == "dense")
@@ -114,7 +119,7 @@ AttentionModule make_hsa(const ModelConfig& c, const ModelShape& shape) {
   HsaAttentionOptions options(c.model_size, c.heads);
   TORCH_CHECK_VALUE(shape.next_token || c.tree != "none",
                     "tree: expected a tree for hsa, got none; choose one, or --attention strata, which needs none");
-  options.normalize(c.normalize).positions(c.sibling_positions).rotary(rotary_size(c));
+  options.key_heads(c.key_heads).normalize(c.normalize).positions(c.sibling_positions).rotary(rotary_size(c));
   if (shape.next_token) {  // only the streaming form is causal
     options.streaming(true).branching(c.branching).tables(kHeights).places(c.branching);
   } else {

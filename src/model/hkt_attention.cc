@@ -27,8 +27,8 @@ void check_options(const HktAttentionOptions& o) {
   TORCH_CHECK(!o.psd() || o.key_heads() == 0 || o.key_heads() == o.heads(),
               "psd: expected key_heads = heads = ", o.heads(),
               ", because the keys are made from the queries; got key_heads = ", o.key_heads());
-  TORCH_CHECK(o.attention_dropout() == 0.0, "attention_dropout: expected 0, got ", o.attention_dropout(),
-              "; dropout inside the attention is not supported, apply it to the module's output instead");
+  TORCH_CHECK_VALUE(o.attention_dropout() >= 0 && o.attention_dropout() < 1,
+                    "attention_dropout: expected a probability from 0 to less than 1, got ", o.attention_dropout());
   const int64_t head_size = o.model_size() / o.heads();
   TORCH_CHECK(o.rotary() >= 0 && o.rotary() % 2 == 0 && o.rotary() <= head_size,
               "rotary: expected an even number of channels, at most the head size ", head_size, ", got ", o.rotary());
@@ -112,9 +112,13 @@ Tensor HktAttentionImpl::level_weights() const {
                         level_logits_.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
 }
 
-std::vector<Tensor> HktAttentionImpl::pyramid(const Tensor& x) const {
-  std::vector<Tensor> states = {filters_[0].defined() ? causal_filter(x, filters_[0], 1) : x};
-  for (int64_t l = 1; l < options.levels(); ++l) states.push_back(causal_filter(states.back(), filters_[l], 2));
+std::vector<Tensor> HktAttentionImpl::pyramid(const Tensor& x, const c10::optional<Tensor>& cu_seqlens) const {
+  std::vector<Tensor> states = {filters_[0].defined() ? causal_filter(x, filters_[0], 1, cu_seqlens) : x};
+  c10::optional<Tensor> ends = cu_seqlens;
+  for (int64_t l = 1; l < options.levels(); ++l) {
+    states.push_back(causal_filter(states.back(), filters_[l], 2, ends));
+    if (ends.has_value()) ends = torch::constant_pad_nd((ends->diff() + 1).bitwise_right_shift(1).cumsum(0), {1, 0});
+  }
   return states;
 }
 
@@ -140,11 +144,18 @@ std::pair<Tensor, Tensor> HktAttentionImpl::project(const Tensor& states, int64_
   return {q, k};
 }
 
-HktAttentionImpl::Projected HktAttentionImpl::project_all(const Tensor& x) {
-  const std::vector<Tensor> states = pyramid(x);
+HktAttentionImpl::Projected HktAttentionImpl::project_all(const Tensor& x, const c10::optional<Tensor>& cu_seqlens) {
+  const std::vector<Tensor> states = pyramid(x, cu_seqlens);
+  const bool places = cu_seqlens.has_value() && options.rotary() > 0 && cu_seqlens->size(0) > 1;
+  const Tensor begins = places ? packed_begins(*cu_seqlens, options.levels()) : Tensor();
   Projected all;
   for (int64_t l = 0; l < options.levels(); ++l) {
-    auto [q, k] = project(states[l], l);
+    Tensor rows;  // counted from the start of each packed sequence
+    if (places) {
+      const Tensor row = torch::arange(states[l].size(1), begins.options());
+      rows = row - begins[l].index_select(0, torch::searchsorted(begins[l], row, false, /*right=*/true) - 1);
+    }
+    auto [q, k] = project(states[l], l, rows);
     all.q.push_back(q);
     all.k.push_back(k);
   }
@@ -152,19 +163,37 @@ HktAttentionImpl::Projected HktAttentionImpl::project_all(const Tensor& x) {
   return all;
 }
 
+namespace {
+
+// What padding holds must not reach the gradients of the projections either (0 * NaN).
+Tensor without_padding(const char* name, const Tensor& x, const c10::optional<Tensor>& lengths) {
+  if (!lengths.has_value()) return x;
+  TORCH_CHECK(lengths->dim() == 1 && lengths->size(0) == x.size(0), name, ": expected shape (", x.size(0), "), got ",
+              lengths->sizes());
+  const Tensor padding = torch::arange(x.size(1), lengths->options()) >= lengths->unsqueeze(1);
+  return x.masked_fill(padding.unsqueeze(-1), 0.0);
+}
+
+}  // namespace
+
 Tensor HktAttentionImpl::forward(const Tensor& x, const c10::optional<Tensor>& lengths,
                                  const c10::optional<Tensor>& bias) {
-  TORCH_CHECK(x.dim() == 3 && x.size(2) == options.model_size(), "x: expected shape (batch, tokens, ",
-              options.model_size(), "), got ", x.sizes());
-  Tensor real = x;
-  if (lengths.has_value()) {
-    TORCH_CHECK(lengths->dim() == 1 && lengths->size(0) == x.size(0), "lengths: expected shape (", x.size(0), "), got ",
-                lengths->sizes());
-    // What padding holds must not reach the gradients of the projections either (0 * NaN).
-    const Tensor padding = torch::arange(x.size(1), lengths->options()) >= lengths->unsqueeze(1);
-    real = x.masked_fill(padding.unsqueeze(-1), 0.0);
+  return forward(x, HktInput().lengths(lengths).bias(bias));
+}
+
+Tensor HktAttentionImpl::forward(const Tensor& x, const HktInput& input) {
+  for (const Tensor& source : {x, input.key().value_or(x)}) {
+    TORCH_CHECK(source.dim() == 3 && source.size(2) == options.model_size(), "x, key: expected shape (batch, tokens, ",
+                options.model_size(), "), got ", source.sizes());
   }
-  const Projected p = project_all(real);
+  Projected p = project_all(without_padding("lengths", x, input.lengths()), input.cu_seqlens());
+  if (input.key().has_value()) {
+    TORCH_CHECK_VALUE(!options.psd(), "key: expected none with psd, whose keys are made from the queries");
+    Projected keys = project_all(without_padding("key_lengths", *input.key(), input.key_lengths()),
+                                 input.key_cu_seqlens().has_value() ? input.key_cu_seqlens() : input.cu_seqlens());
+    p.k = keys.k;
+    p.v = keys.v;
+  }
   auto out = [&](const Tensor& mixed) {
     return out_(mixed.transpose(1, 2).reshape({x.size(0), x.size(1), options.model_size()}));
   };
@@ -172,12 +201,24 @@ Tensor HktAttentionImpl::forward(const Tensor& x, const c10::optional<Tensor>& l
     TORCH_CHECK(options.levels() == 1, "in_place_of_softmax: expected a module with one level, got ", options.levels());
     return out(in_place_of_softmax(p.q[0], p.k[0], p.v));
   }
+  const auto compute = p.v.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
   HktOptions attention;
-  attention.lengths = lengths;
-  attention.bias = bias;
+  attention.lengths = input.lengths();
+  attention.key_lengths = input.key_lengths();
+  attention.bias = input.bias();
   attention.causal = options.causal();
-  const Tensor weights = level_weights().to(p.v.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
-  return out(std::get<0>(hkt_attention(p.q, p.k, p.v, weights, attention)));
+  attention.window_left = input.window_left().value_or(options.window_left());
+  attention.window_right = options.window_right();
+  if (options.alibi()) {
+    const Tensor steps = torch::arange(1, options.heads() + 1, p.v.options().dtype(compute));
+    attention.slopes = torch::exp2(steps * (-8.0 / static_cast<double>(options.heads())));
+  }
+  attention.dropout = is_training() ? options.attention_dropout() : 0.0;
+  attention.cu_seqlens = input.cu_seqlens();
+  attention.key_cu_seqlens = input.key_cu_seqlens();
+  attention.max_seqlen = input.max_seqlen();
+  attention.key_max_seqlen = input.key_max_seqlen();
+  return out(std::get<0>(hkt_attention(p.q, p.k, p.v, level_weights().to(compute), attention)));
 }
 
 }  // namespace strata

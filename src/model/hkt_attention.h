@@ -26,11 +26,27 @@ struct HktAttentionOptions {
   TORCH_ARG(bool, projection_bias) = false;
   TORCH_ARG(bool, causal) = false;
 
+  TORCH_ARG(int64_t, window_left) = -1;            // token i sees tokens i - left .. i + right only; -1: without end
+  TORCH_ARG(int64_t, window_right) = -1;
+  TORCH_ARG(bool, alibi) = false;              // scores fall with the distance, by the slopes 2^(-8/H), 2^(-16/H), ..
+  TORCH_ARG(double, attention_dropout) = 0.0;  // probability with which attention weights are dropped in training
+
   TORCH_ARG(int64_t, rotary) = 0;  // channels of each head that are rotated by their position (rotary.h); 0: none
   TORCH_ARG(double, rotary_base) = 10000.0;
+};
 
-  // Not supported; anything but the default is refused when the module is made.
-  TORCH_ARG(double, attention_dropout) = 0.0;
+// What the sequences of one call have beside their tokens.
+struct HktInput {
+  TORCH_ARG(c10::optional<torch::Tensor>, lengths) = c10::nullopt;  // (B) real tokens, the rest is padding on the right
+  TORCH_ARG(c10::optional<torch::Tensor>, bias) = c10::nullopt;     // broadcasts to (B, H, T, Tk)
+  TORCH_ARG(c10::optional<torch::Tensor>, key) = c10::nullopt;  // (B, Tk, model): keys and values come from it, not from x
+  TORCH_ARG(c10::optional<torch::Tensor>, key_lengths) = c10::nullopt;
+  TORCH_ARG(c10::optional<int64_t>, window_left) = c10::nullopt;  // in place of the module's
+  // Packed sequences (torch/hkt_op.h): x is (1, rows of all, model), and each has its own pyramid.
+  TORCH_ARG(c10::optional<torch::Tensor>, cu_seqlens) = c10::nullopt;
+  TORCH_ARG(c10::optional<torch::Tensor>, key_cu_seqlens) = c10::nullopt;
+  TORCH_ARG(int64_t, max_seqlen) = 0;
+  TORCH_ARG(int64_t, key_max_seqlen) = 0;
 };
 
 // Parameters, by their names in a state dict (H heads, Hk key heads, d = model_size / H):
@@ -51,6 +67,9 @@ class STRATA_API HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl
   torch::Tensor forward(const torch::Tensor& x, const c10::optional<torch::Tensor>& lengths = c10::nullopt,
                         const c10::optional<torch::Tensor>& bias = c10::nullopt);
 
+  // The same with all that a call may have.
+  torch::Tensor forward(const torch::Tensor& x, const HktInput& input);
+
   // Runs the prompts x (B, T, model) through forward() and fills a cache from which step() goes on. Causal modules
   // only.
   std::pair<torch::Tensor, HktCache> prefill(const torch::Tensor& x,
@@ -60,7 +79,9 @@ class STRATA_API HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl
   torch::Tensor step(const torch::Tensor& x, HktCache& cache);
 
   torch::Tensor level_weights() const;                               // (H, levels), each row sums to one
-  std::vector<torch::Tensor> pyramid(const torch::Tensor& x) const;  // x^(l): (B, ceil(T / 2^l), model) for each level
+  // x^(l): (B, ceil(T / 2^l), model) for each level; with cu_seqlens those of packed sequences.
+  std::vector<torch::Tensor> pyramid(const torch::Tensor& x,
+                                     const c10::optional<torch::Tensor>& cu_seqlens = c10::nullopt) const;
   // States of level l, (B, n, model), to (B, H, n, d) and (B, Hk, n, d). rows: (n) or (B, n), which rows of the level
   // they are, for rotary positions; 0 .. n - 1 unless given.
   std::pair<torch::Tensor, torch::Tensor> project(const torch::Tensor& states, int64_t level,
@@ -81,7 +102,7 @@ class STRATA_API HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl
     std::vector<torch::Tensor> q, k;
     torch::Tensor v;
   };
-  Projected project_all(const torch::Tensor& x);
+  Projected project_all(const torch::Tensor& x, const c10::optional<torch::Tensor>& cu_seqlens = c10::nullopt);
 
   // The rows that one new token x (B, model) at the lengths `at` adds to the pyramid: take(level, sequences, row, q, k)
   // for every level, with the sequences that get a new row there, (n), its number and its q and k, (n, H, 1, d).

@@ -55,15 +55,6 @@ Tensor decode_rings(const std::vector<Tensor>& q, const std::vector<Tensor>& k, 
       .to(v.scalar_type());
 }
 
-// (1, 1, T, T): -inf where a token lies more than `window` before the row, 0 elsewhere.
-Tensor window_bias(int64_t tokens, int64_t window, const Tensor& like) {
-  const Tensor at = torch::arange(tokens, like.options().dtype(torch::kLong));
-  const Tensor hidden = at < (at - window).unsqueeze(1);
-  return torch::zeros({tokens, tokens}, like.options())
-      .masked_fill(hidden, -std::numeric_limits<double>::infinity())
-      .view({1, 1, tokens, tokens});
-}
-
 }  // namespace
 
 void HktCache::reserve(int64_t tokens) {
@@ -124,7 +115,8 @@ std::pair<Tensor, HktCache> HktAttentionImpl::prefill(const Tensor& x, const c10
   TORCH_CHECK(o.window() >= -1, "window: expected 0 or more tokens before the newest, or -1 for all, got ", o.window());
   TORCH_CHECK(o.capacity() >= 0, "capacity: expected 0 or more tokens, got ", o.capacity());
   torch::NoGradGuard no_grad;
-  const int64_t window = o.window(), history = o.history();
+  TORCH_CHECK(!options.alibi(), "prefill: expected a module without alibi, whose scores no cache has; use rotary()");
+  const int64_t window = o.window() >= 0 ? o.window() : options.window_left(), history = o.history();
   const bool windowed = window >= 0;
   HktCache cache;
   cache.window = window;
@@ -143,9 +135,7 @@ std::pair<Tensor, HktCache> HktAttentionImpl::prefill(const Tensor& x, const c10
     if (l == 0) cache.values = windowed ? ring_of(p.v, newest, slots) : p.v.contiguous();
   }
   cache.reserve(o.capacity());
-  c10::optional<Tensor> bias;
-  if (windowed && window + 1 < x.size(1)) bias = window_bias(x.size(1), window, p.v);
-  return {forward(x, lengths, bias), cache};
+  return {forward(x, HktInput().lengths(lengths).window_left(window)), cache};
 }
 
 std::vector<Tensor> HktAttentionImpl::newest_states(const Tensor& x, const Tensor& lengths, int64_t history,

@@ -19,6 +19,8 @@ void check_options(const HsaAttentionOptions& o) {
   TORCH_CHECK(o.model_size() >= 1 && o.heads() >= 1 && o.model_size() % o.heads() == 0,
               "model_size: expected a positive multiple of heads, got model_size = ", o.model_size(),
               " and heads = ", o.heads());
+  TORCH_CHECK(o.key_heads() >= 0 && (o.key_heads() == 0 || o.heads() % o.key_heads() == 0),
+              "key_heads: expected a divisor of heads = ", o.heads(), ", got ", o.key_heads());
   TORCH_CHECK(o.model_size() / o.heads() <= kMaxHeadSize, "heads: expected a head size of at most ", kMaxHeadSize,
               ", got ", o.model_size() / o.heads(), "; use more heads");
   const bool known =
@@ -57,14 +59,14 @@ HsaAttentionImpl::HsaAttentionImpl(const HsaAttentionOptions& options_) : option
 
 void HsaAttentionImpl::reset() {
   const int64_t model = options.model_size(), H = options.heads(), tables = options.tables(), places = options.places();
-  auto linear = [&](const char* name) {
+  auto linear = [&](const char* name, int64_t out) {
     return register_module(name,
-                           torch::nn::Linear(torch::nn::LinearOptions(model, model).bias(options.projection_bias())));
+                           torch::nn::Linear(torch::nn::LinearOptions(model, out).bias(options.projection_bias())));
   };
-  query_ = linear("query");
-  key_ = linear("key");
-  value_ = linear("value");
-  out_ = linear("out");
+  query_ = linear("query", model);
+  key_ = linear("key", model / H * key_heads());
+  value_ = linear("value", model / H * key_heads());
+  out_ = linear("out", model);
   if (options.positions() == "bias")
     sibling_bias_ = register_parameter("sibling_bias", torch::zeros({H, tables, places, places}));
   if (options.positions() == "learned") {
@@ -94,8 +96,8 @@ Tensor HsaAttentionImpl::position_table() const {
 
 std::vector<Tensor> HsaAttentionImpl::project(const Tensor& x, const Tensor& places) {
   const int64_t d = options.model_size() / options.heads();
-  auto heads = [&](const Tensor& t) { return t.view({x.size(0), x.size(1), options.heads(), d}); };
-  Tensor q = heads(query_(x)), k = heads(key_(x));
+  auto heads = [&](const Tensor& t, int64_t count) { return t.view({x.size(0), x.size(1), count, d}); };
+  Tensor q = heads(query_(x), options.heads()), k = heads(key_(x), key_heads());
   if (options.normalize()) {  // in float under autocast; then back to the type of the values
     q = torch::layer_norm(q, {d}).to(q.scalar_type());
     k = torch::layer_norm(k, {d}).to(k.scalar_type());
@@ -107,7 +109,7 @@ std::vector<Tensor> HsaAttentionImpl::project(const Tensor& x, const Tensor& pla
     q = rotate(q, at, options.rotary(), options.rotary_base());
     k = rotate(k, at, options.rotary(), options.rotary_base());
   }
-  return {q, k, heads(value_(x)).transpose(1, 2)};
+  return {q, k, heads(value_(x), key_heads()).transpose(1, 2)};
 }
 
 // kappa = -s |k|^2 / 2 makes the dot product the l2 energy.
@@ -118,8 +120,8 @@ c10::optional<Tensor> HsaAttentionImpl::key_bias(const Tensor& k, torch::ScalarT
 
 HsaStreamCache HsaAttentionImpl::start_stream(int64_t batch, int64_t capacity, int64_t history) const {
   TORCH_CHECK(options.streaming(), "start_stream: expected the streaming form; create the module with streaming(true)");
-  const int64_t H = options.heads(), d = options.model_size() / H;
-  return HsaStreamCache::empty({batch, H, options.branching(), /*near=*/1, d, d}, capacity, history,
+  const int64_t d = options.model_size() / options.heads();
+  return HsaStreamCache::empty({batch, key_heads(), options.branching(), /*near=*/1, d, d}, capacity, history,
                                value_->weight.options().requires_grad(false));
 }
 

@@ -17,6 +17,7 @@ struct HsaAttentionOptions {
 
   TORCH_ARG(int64_t, model_size);
   TORCH_ARG(int64_t, heads);
+  TORCH_ARG(int64_t, key_heads) = 0;  // 0: as many as heads; otherwise it divides heads
   // The tree form ties rows to their node's mean query, so it looks ahead inside a node, even with causal(true): it is
   // for encoders. Only streaming(true) is safe for autoregressive use.
   TORCH_ARG(bool, streaming) = false;
@@ -33,8 +34,9 @@ struct HsaAttentionOptions {
   TORCH_ARG(double, rotary_base) = 10000.0;
 };
 
-// Parameters: query.weight, key.weight, value.weight, out.weight (model, model); sibling_bias (H, tables, places,
-// places) with "bias"; position_vectors (H, tables, places, 8) with "learned".
+// Parameters (H heads, Hk key heads, d = model_size / H): query.weight, out.weight (model, model); key.weight,
+// value.weight (Hk d, model); sibling_bias (H, tables, places, places) with "bias"; position_vectors (H, tables,
+// places, 8) with "learned".
 class STRATA_API HsaAttentionImpl : public torch::nn::Cloneable<HsaAttentionImpl> {
  public:
   explicit HsaAttentionImpl(const HsaAttentionOptions& options);
@@ -56,14 +58,15 @@ class STRATA_API HsaAttentionImpl : public torch::nn::Cloneable<HsaAttentionImpl
   // One new token per sequence, x: (B, model). Equals the parallel form, to rounding; costs O(b log T). No gradients.
   torch::Tensor step(const torch::Tensor& x, HsaStreamCache& cache);
 
-  // q, k, v of x, (B, H, T, d) each, normalised and rotated if the options say so: the inputs of hierarchy_score.
-  // places: (T) or (B, T), where the tokens stand; 0 .. T - 1 unless given.
+  // q (B, H, T, d), k and v (B, Hk, T, d) of x, normalised and rotated if the options say so: the inputs of
+  // hierarchy_score. places: (T) or (B, T), where the tokens stand; 0 .. T - 1 unless given.
   std::vector<torch::Tensor> project(const torch::Tensor& x, const torch::Tensor& places = {});
   torch::Tensor position_table() const;  // E: (H, tables, places, places), undefined without positions
 
   HsaAttentionOptions options;  // must not change after construction
 
  private:
+  int64_t key_heads() const { return options.key_heads() == 0 ? options.heads() : options.key_heads(); }
   c10::optional<torch::Tensor> key_bias(const torch::Tensor& k, torch::ScalarType compute) const;
 
   torch::nn::Linear query_{nullptr}, key_{nullptr}, value_{nullptr}, out_{nullptr};

@@ -42,6 +42,7 @@ void check(const ModelCard& card, const std::string& where) {
 
 Json ModelCard::to_json() const {
   ModelCard copy = *this;
+  copy.config = resolved(copy.config);
   OptionTable config_table, shape_table;
   declare(config_table, copy.config);
   declare(shape_table, copy.shape);
@@ -67,6 +68,7 @@ ModelCard ModelCard::from_json(const Json& json, const std::string& where) {
   declare(shape_table, card.shape);
   try {
     config_table.restore(json.at("config"), where);
+    card.config = resolved(card.config);
     shape_table.restore(json.at("shape"), where);
     card.task = json.at("task");
     card.tree = json.at("tree");

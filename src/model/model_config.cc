@@ -7,16 +7,32 @@ std::vector<std::string>& attention_names() {
   return names;
 }
 
+ModelConfig resolved(ModelConfig config) {
+  if (config.positions == "auto") config.positions = config.is_modern() ? "rotary" : "learned";
+  return config;
+}
+
 void declare(OptionTable& table, ModelConfig& c) {
   table.begin_group("Model");
   table.add("attention", &c.attention, {.help = "Which attention", .choices = attention_names()});
+  table.add("block", &c.block,
+            {.help = "classic: LayerNorm, GELU, biases; modern: RMSNorm, SwiGLU, rotary positions, no biases",
+             .choices = {"classic", "modern"}});
   table.add("layers", &c.layers, {.help = "Transformer blocks", .min = 1, .max = 1000});
   table.add("model_size", &c.model_size, {.help = "Channels", .min = 1, .max = 1 << 20});
   table.add("heads", &c.heads, {.help = "Attention heads", .min = 1, .max = 1 << 16});
-  table.add("ffn", &c.ffn, {.help = "Width of the feed-forward layers, times the model size", .min = 1, .max = 1024});
+  table.add("key_heads", &c.key_heads,
+            {.help = "Heads of keys and values, a divisor of the heads, which share them; 0: as many as heads",
+             .min = 0,
+             .max = 1 << 16});
+  table.add("ffn", &c.ffn,
+            {.help = "Width of the feed-forward layers, times the model size; modern: 2/3 of it, for its third matrix",
+             .min = 1,
+             .max = 1024});
   table.add("positions", &c.positions,
-            {.help = "Position embeddings added to the tokens; rotary: queries and keys are rotated instead",
-             .choices = {"learned", "sinusoidal", "rotary", "none"}});
+            {.help = "Position embeddings added to the tokens; rotary: queries and keys are rotated instead; auto: "
+                     "learned, or rotary in modern blocks",
+             .choices = {"auto", "learned", "sinusoidal", "rotary", "none"}});
   table.add("pooling", &c.pooling, {.help = "What the classifier reads", .choices = {"mean", "first"}});
   table.add("dropout", &c.dropout,
             {.help = "Dropout after embedding, attention and feed-forward", .min = 0, .max = 0.99});

@@ -9,9 +9,9 @@
 namespace strata {
 
 struct ModelConfig {
-  std::string attention = "hkt";
-  int64_t layers = 2, model_size = 64, heads = 4, ffn = 4;
-  std::string positions = "learned", pooling = "mean";
+  std::string attention = "hkt", block = "classic";
+  int64_t layers = 2, model_size = 64, heads = 4, key_heads = 0, ffn = 4;  // key_heads: 0 is as many as heads
+  std::string positions = "auto", pooling = "mean";
   double dropout = 0.1;
   // HKT
   int64_t levels = 3, taps = 3;
@@ -22,7 +22,16 @@ struct ModelConfig {
   int64_t branching = 16, near = 2;
   std::string sibling_positions = "bias";
   bool normalize = false;
+
+  bool is_modern() const { return block == "modern"; }
+  int64_t key_head_count() const { return key_heads == 0 ? heads : key_heads; }
+  // Channels between the matrices of the feed-forward layers. A modern block has three of them, not two: at 2/3 of the
+  // width it has as many weights. Rounded up to a multiple of 8.
+  int64_t ffn_width() const { return is_modern() ? (2 * ffn * model_size + 23) / 24 * 8 : ffn * model_size; }
 };
+
+// With "auto" replaced by what it means for the block.
+ModelConfig resolved(ModelConfig config);
 
 struct ModelShape {
   int64_t vocabulary = 0;

@@ -72,7 +72,7 @@ void check_size(const ModelCard& card, const SafetensorsFile& file, const fs::pa
   const ModelShape& s = card.shape;
   auto product = [](auto... sizes) { return (1.0 * ... * static_cast<double>(sizes)); };
   const double needed = product(s.vocabulary + s.outputs, c.model_size) +
-                        product(c.layers, 2 * c.ffn, c.model_size, c.model_size) +
+                        product(c.layers, c.is_modern() ? 3 : 2, c.ffn_width(), c.model_size) +
                         (c.positions == "learned" ? product(s.length, c.model_size) : 0.0);
   if (needed > stored)
     throw output_error(

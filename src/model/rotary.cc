@@ -12,11 +12,18 @@ Tensor rotate(const Tensor& x, const Tensor& positions, int64_t size, double bas
               x.size(3), ", got ", size);
   TORCH_CHECK(std::isfinite(base) && base > 1, "rotary_base: expected a number above 1, got ", base);
   if (size == 0) return x;
+  return rotate(x, positions,
+                torch::exp(torch::arange(size / 2, x.options().dtype(torch::kDouble)) * (-2 * std::log(base) / size)));
+}
+
+Tensor rotate(const Tensor& x, const Tensor& positions, const Tensor& frequencies) {
+  const int64_t size = 2 * frequencies.numel();
+  TORCH_CHECK(x.dim() == 4 && frequencies.dim() == 1 && size <= x.size(3),
+              "frequencies: expected at most half as many as x has channels, got ", frequencies.sizes(), " for x of ",
+              x.sizes());
   const auto compute = x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
-  // The angles in double: positions may be large.
-  const Tensor slow =
-      torch::exp(torch::arange(size / 2, x.options().dtype(torch::kDouble)) * (-2 * std::log(base) / size));
-  Tensor angles = positions.to(x.device(), torch::kDouble).unsqueeze(-1) * slow;  // (n, size / 2) or (B, n, size / 2)
+  // The angles in double: positions may be large. (n, size / 2) or (B, n, size / 2)
+  Tensor angles = positions.to(x.device(), torch::kDouble).unsqueeze(-1) * frequencies.to(x.device(), torch::kDouble);
   if (angles.dim() == 3) angles = angles.unsqueeze(1);
   const Tensor cos = angles.cos().to(compute), sin = angles.sin().to(compute);
   const Tensor first = x.narrow(3, 0, size / 2).to(compute), second = x.narrow(3, size / 2, size / 2).to(compute);

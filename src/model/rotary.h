@@ -12,5 +12,8 @@ namespace strata {
 // by position * base^(-2 c / size), the layout of GPT-NeoX; the others stay.
 STRATA_API torch::Tensor rotate(const torch::Tensor& x, const torch::Tensor& positions, int64_t size,
                                 double base = 10000.0);
+// By position * frequencies[c]: (size / 2) frequencies, which may be scaled.
+STRATA_API torch::Tensor rotate(const torch::Tensor& x, const torch::Tensor& positions,
+                                const torch::Tensor& frequencies);
 
 }  // namespace strata

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "model/embedding.h"
+#include "model/modern.h"
 
 namespace strata {
 
@@ -20,7 +21,7 @@ Tensor sinusoidal_embedding(int64_t length, int64_t size) {
 
 SequenceModelImpl::SequenceModelImpl(const ModelConfig& config_, const ModelShape& shape_,
                                      const AttentionMaker& attention)
-    : config(config_), shape(shape_) {
+    : config(resolved(config_)), shape(shape_) {
   constexpr double kPositionNoise = 0.02;
   const int64_t size = config.model_size;
   embedding_ = register_module("embedding", torch::nn::Embedding(shape.vocabulary, size));
@@ -31,20 +32,35 @@ SequenceModelImpl::SequenceModelImpl(const ModelConfig& config_, const ModelShap
   }
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     const std::string prefix = "layer_" + std::to_string(layer) + "_";
-    auto norm = [&](const std::string& name) {
-      return register_module(prefix + name, torch::nn::LayerNorm(torch::nn::LayerNormOptions({size})));
-    };
     Block block;
-    block.attention_norm = norm("attention_norm");
+    block.attention_norm = make_norm(prefix + "attention_norm");
     block.attention = attention(config, shape);
     register_module(prefix + "attention", block.attention.module);
-    block.ffn_norm = norm("ffn_norm");
-    block.widen = register_module(prefix + "widen", torch::nn::Linear(size, config.ffn * size));
-    block.narrow = register_module(prefix + "narrow", torch::nn::Linear(config.ffn * size, size));
+    block.ffn = make_ffn(prefix);
     blocks_.push_back(std::move(block));
   }
-  norm_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({size})));
-  head_ = register_module("head", torch::nn::Linear(size, shape.outputs));
+  norm_ = make_norm("norm");
+  head_ = register_module("head",
+                          torch::nn::Linear(torch::nn::LinearOptions(size, shape.outputs).bias(!config.is_modern())));
+}
+
+SequenceModelImpl::Part SequenceModelImpl::make_norm(const std::string& name) {
+  if (config.is_modern())
+    return [norm = register_module(name, RmsNorm(config.model_size))](const Tensor& x) { return norm->forward(x); };
+  auto norm = register_module(name, torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.model_size})));
+  return [norm](const Tensor& x) { return norm->forward(x); };
+}
+
+SequenceModelImpl::Part SequenceModelImpl::make_ffn(const std::string& prefix) {
+  const int64_t size = config.model_size, width = config.ffn_width();
+  const Part norm = make_norm(prefix + "ffn_norm");
+  if (config.is_modern())
+    return [norm, ffn = register_module(prefix + "ffn", SwiGlu(size, width))](const Tensor& x) {
+      return ffn->forward(norm(x));
+    };
+  auto widen = register_module(prefix + "widen", torch::nn::Linear(size, width));
+  auto narrow = register_module(prefix + "narrow", torch::nn::Linear(width, size));
+  return [norm, widen, narrow](const Tensor& x) { return narrow->forward(torch::gelu(widen->forward(norm(x)))); };
 }
 
 int64_t SequenceModelImpl::parameter_count() const {
@@ -76,7 +92,7 @@ Tensor SequenceModelImpl::run(const ModelInput& input, std::vector<Tensor>* read
     const Tensor normed = block.attention_norm(x);
     if (read != nullptr) read->push_back(normed);
     x = x + drop(block.attention.forward(normed, input));
-    x = x + drop(block.narrow(torch::gelu(block.widen(block.ffn_norm(x)))));
+    x = x + drop(block.ffn(x));
   }
   return norm_(x);
 }
@@ -113,7 +129,7 @@ Tensor SequenceModelImpl::read(const std::vector<int64_t>& tokens, Stream& strea
     const Tensor normed = block.attention_norm(x);
     AttentionStream& attention = *stream.layers[layer];
     x = x + (stream.length == 0 ? attention.prefill(normed) : attention.step(normed.select(1, 0)).unsqueeze(1));
-    x = x + block.narrow(torch::gelu(block.widen(block.ffn_norm(x))));
+    x = x + block.ffn(x);
   }
   stream.length += count;
   return head_(norm_(x.select(1, count - 1)))[0];

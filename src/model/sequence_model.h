@@ -1,4 +1,5 @@
-// A pre-norm transformer over tokens: a classifier of whole rows, or a causal language model.
+// A pre-norm transformer over tokens: a classifier of whole rows, or a causal language model. Its blocks are those of
+// GPT-2 ("classic") or of Llama ("modern").
 #pragma once
 
 #include <torch/torch.h>
@@ -10,7 +11,8 @@
 namespace strata {
 
 //   x_0 = embed(tokens) + positions
-//   x'  = x + attention(norm(x)),   x'' = x' + W_2 gelu(W_1 norm(x'))        for every block
+//   x'  = x + attention(norm(x)),   x'' = x' + ffn(norm(x'))                 for every block
+//   classic: LayerNorm, ffn(x) = W_2 gelu(W_1 x + b_1) + b_2;   modern (model/modern.h): RMSNorm, SwiGLU, no biases
 //   outputs = head(pool(norm(x)))   or, of a language model, head(norm(x)) at every token
 class SequenceModelImpl : public torch::nn::Module {
  public:
@@ -44,11 +46,13 @@ class SequenceModelImpl : public torch::nn::Module {
   const ModelShape shape;
 
  private:
+  using Part = std::function<torch::Tensor(const torch::Tensor& x)>;
   struct Block {
-    torch::nn::LayerNorm attention_norm{nullptr}, ffn_norm{nullptr};
+    Part attention_norm, ffn;  // ffn: its norm included
     AttentionModule attention;
-    torch::nn::Linear widen{nullptr}, narrow{nullptr};
   };
+  Part make_norm(const std::string& name);
+  Part make_ffn(const std::string& prefix);
 
   // The final states; `read`, if given, receives the input of each attention.
   torch::Tensor run(const ModelInput& input, std::vector<torch::Tensor>* read);
@@ -59,7 +63,7 @@ class SequenceModelImpl : public torch::nn::Module {
   torch::nn::Embedding embedding_{nullptr};
   torch::Tensor positions_;  // (length, model): a parameter, a constant, or undefined
   std::vector<Block> blocks_;
-  torch::nn::LayerNorm norm_{nullptr};
+  Part norm_;
   torch::nn::Linear head_{nullptr};
 };
 TORCH_MODULE(SequenceModel);

@@ -20,6 +20,10 @@ void check_options(const StrataAttentionOptions& o) {
   TORCH_CHECK(
       !o.pyramid().psd(),
       "psd: expected false, because a tree ties scores that the symmetrised kernel is made of; use HktAttention");
+  TORCH_CHECK(!o.pyramid().alibi() && o.pyramid().window_left() < 0 && o.pyramid().window_right() < 0,
+              "alibi, window: expected none; the keys of a node share scores, and near is a window of exact ones");
+  TORCH_CHECK(o.form() != StrataForm::kTree || o.pyramid().attention_dropout() == 0,
+              "attention_dropout: expected 0 with trees, whose tokens share weights; use dropout on the output");
 }
 
 torch::ScalarType compute_type(const Tensor& x) {
@@ -101,7 +105,8 @@ HktAttentionImpl::Projected StrataAttentionImpl::project_sequences(const Tensor&
 }
 
 Tensor StrataAttentionImpl::forward(const Tensor& x, const std::vector<Tensor>& trees,
-                                    const c10::optional<Tensor>& weights) {
+                                    const c10::optional<Tensor>& weights, const c10::optional<Tensor>& cu_seqlens,
+                                    int64_t max_seqlen) {
   const StrataAttentionOptions& o = strata_options;
   TORCH_CHECK(x.dim() == 3 && x.size(2) == options.model_size(), "x: expected shape (batch, tokens, ",
               options.model_size(), "), got ", x.sizes());
@@ -110,7 +115,8 @@ Tensor StrataAttentionImpl::forward(const Tensor& x, const std::vector<Tensor>& 
               tree ? "trees: expected one per sequence, got none" : "trees: expected none but in the tree form");
   Tensor real = x;  // hidden tokens must reach neither the pyramid nor the gradients of the projections (0 * NaN)
   if (weights.has_value()) real = x.masked_fill(weights->eq(0).unsqueeze(-1), 0.0);
-  const Projected p = project_sequences(real, trees);
+  TORCH_CHECK(!tree || !cu_seqlens.has_value(), "cu_seqlens: expected none with trees, which pack by themselves");
+  const Projected p = cu_seqlens.has_value() ? project_all(real, cu_seqlens) : project_sequences(real, trees);
   const auto compute = compute_type(p.v);
   c10::optional<Tensor> positions, typed_weights;
   if (sibling_bias_.defined()) positions = sibling_bias_.to(compute);
@@ -130,6 +136,9 @@ Tensor StrataAttentionImpl::forward(const Tensor& x, const std::vector<Tensor>& 
     call.branching = o.branching();
     call.near = o.near();
     call.both_sides = o.form() == StrataForm::kBothSides;
+    call.dropout = is_training() ? options.attention_dropout() : 0.0;
+    call.cu_seqlens = cu_seqlens;
+    call.max_seqlen = max_seqlen;
     mixed = std::get<0>(hsa_stream_attention(p.q, p.k, p.v, call));
   }
   return out_(mixed.transpose(1, 2).reshape(x.sizes()));

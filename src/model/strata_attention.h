@@ -60,10 +60,11 @@ class STRATA_API StrataAttentionImpl : public HktAttentionImpl {
   void pretty_print(std::ostream& stream) const override;
   std::shared_ptr<torch::nn::Module> clone(const c10::optional<torch::Device>& device = c10::nullopt) const override;
 
-  // x: (B, T, model); trees: of the tree form, as in HsaAttention. weights: (B, T), 0 is padding. Returns (B, T,
-  // model).
+  // x: (B, T, model); trees: of the tree form, as in HsaAttention. weights: (B, T), 0 is padding. cu_seqlens: packed
+  // sequences of the other forms (torch/hkt_op.h), x is (1, rows of all, model). Returns (B, T, model).
   torch::Tensor forward(const torch::Tensor& x, const std::vector<torch::Tensor>& trees = {},
-                        const c10::optional<torch::Tensor>& weights = c10::nullopt);
+                        const c10::optional<torch::Tensor>& weights = c10::nullopt,
+                        const c10::optional<torch::Tensor>& cu_seqlens = c10::nullopt, int64_t max_seqlen = 0);
 
   // The streaming form only. An empty cache, of `capacity` heights for fewer than b^capacity tokens; a longer stream
   // adds some. Its crop() may forget the newest `history` tokens.

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/hsa_stream_check.h"
+#include "base/stream_rows.h"
 
 namespace strata {
 namespace {
@@ -17,12 +18,12 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 // One query head of one sequence.
 struct Stream {
   const HsaStreamProblem& p;
-  int64_t b, h, key_head = h / (p.heads / p.key_heads);
+  int64_t b, h, key_head = h / (p.heads / p.key_heads), tokens = stream_tokens(p, b);
 
   template <class AnyView, class Element = std::conditional_t<std::is_same_v<AnyView, View>, double, const double>>
   Element* at(const AnyView& view, int64_t head, int64_t t, int64_t c) const {
-    return static_cast<Element*>(view.data) + b * view.stride[0] + head * view.stride[1] + t * view.stride[2] +
-           c * view.stride[3];
+    const int64_t begin = view.begins != nullptr ? view.begins[b] * view.stride[2] : b * view.stride[0];
+    return static_cast<Element*>(view.data) + begin + head * view.stride[1] + t * view.stride[2] + c * view.stride[3];
   }
   double q(int l, int64_t i, int64_t c) const { return *at(p.q[l], h, i >> l, c); }
   double k(int l, int64_t t, int64_t c) const { return *at(p.k[l], key_head, t >> l, c); }
@@ -36,6 +37,7 @@ struct Stream {
 
 struct Entry {
   int64_t begin = 0, end = 0;  // tokens it stands for
+  double kept = 1;             // what dropout multiplies its weight by
   int64_t position = -1;       // index into the position table, or -1
   double mass = 0, score = 0, kappa = 0;
   std::vector<std::vector<double>> k;  // by level
@@ -88,16 +90,26 @@ Entry make_entry(const Stream& s, int64_t i, int64_t begin, int64_t end) {
   return e;
 }
 
+// 0 if dropout drops the weight that token i has for a node, 1 / (1 - p) otherwise.
+double kept_factor(const Stream& s, int64_t i, int64_t height, int64_t node) {
+  const Dropout& dropout = s.p.dropout;
+  if (dropout.probability == 0) return 1;
+  const uint32_t threshold = dropout_threshold(dropout.probability);
+  const bool kept = is_entry_kept(dropout_key(dropout.state), threshold, s.b, s.h, i, height, node);
+  return kept ? dropout_factor(threshold) : 0;
+}
+
 // The entries of token i that have weight.
 std::vector<Entry> entries_of(const Stream& s, int64_t i) {
   const HsaStreamProblem& p = s.p;
   std::vector<Entry> entries;
   int64_t size = 1;
-  for (int64_t height = 0; size <= p.tokens; ++height, size *= p.branching) {
-    for (int64_t m = 0; m * size < p.tokens; ++m) {
+  for (int64_t height = 0; size <= s.tokens; ++height, size *= p.branching) {
+    for (int64_t m = 0; m * size < s.tokens; ++m) {
       if (!sees(p, height, i / size, m)) continue;
-      Entry e = make_entry(s, i, m * size, std::min(p.tokens, (m + 1) * size));
+      Entry e = make_entry(s, i, m * size, std::min(s.tokens, (m + 1) * size));
       if (e.mass == 0) continue;
+      e.kept = kept_factor(s, i, height, m);
       e.position = position_index(s, height, i / size, m);
       if (e.position >= 0) e.score += static_cast<const double*>(p.positions)[e.position];
       entries.push_back(std::move(e));
@@ -155,34 +167,36 @@ struct Backward {
     const std::vector<Entry> entries = entries_of(s, i);
     const double lse = log_sum_exp(entries);
     std::vector<double> dP(entries.size(), 0.0);
-    double D = g.dlse == nullptr ? 0.0 : -static_cast<const double*>(g.dlse)[(s.b * p.heads + s.h) * p.tokens + i];
+    double D = g.dlse == nullptr ? 0.0 : -static_cast<const double*>(g.dlse)[stream_line(p, s.b, s.h) + i];
     for (size_t n = 0; n < entries.size(); ++n) {
-      for (int c = 0; c < p.value_size; ++c) dP[n] += *s.at(g.dout, s.h, i, c) * entries[n].v[c];
+      for (int c = 0; c < p.value_size; ++c) dP[n] += entries[n].kept * *s.at(g.dout, s.h, i, c) * entries[n].v[c];
       D += std::exp(entries[n].score - lse) * dP[n];
     }
     for (size_t n = 0; n < entries.size(); ++n) {
       const double P = std::exp(entries[n].score - lse);
-      add_entry(entries[n], i, P * (dP[n] - D), P);
+      add_entry(entries[n], i, P * (dP[n] - D), P * entries[n].kept);
     }
   }
 };
 
 // All gradients start at zero.
 void clear(const HsaStreamProblem& p, const HsaStreamGradients& g) {
-  auto clear_view = [&](const View& view, int64_t heads, int64_t tokens, int64_t channels) {
+  auto clear_view = [&](int64_t b, const View& view, int64_t heads, int64_t tokens, int64_t channels) {
     if (view.data == nullptr) return;
-    for (int64_t b = 0; b < p.batch; ++b)
-      for (int64_t h = 0; h < heads; ++h)
-        for (int64_t t = 0; t < tokens; ++t)
-          for (int64_t c = 0; c < channels; ++c) *Stream{p, b, h}.at(view, h, t, c) = 0;
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t t = 0; t < tokens; ++t)
+        for (int64_t c = 0; c < channels; ++c) *Stream{p, b, h}.at(view, h, t, c) = 0;
   };
-  for (int l = 0; l < p.levels; ++l) {
-    clear_view(g.dq[l], p.heads, hkt_level_tokens(p.tokens, l), p.head_size);
-    clear_view(g.dk[l], p.key_heads, hkt_level_tokens(p.tokens, l), p.head_size);
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const int64_t tokens = stream_tokens(p, b);
+    for (int l = 0; l < p.levels; ++l) {
+      clear_view(b, g.dq[l], p.heads, hkt_level_tokens(tokens, l), p.head_size);
+      clear_view(b, g.dk[l], p.key_heads, hkt_level_tokens(tokens, l), p.head_size);
+    }
+    clear_view(b, g.dv, p.key_heads, tokens, p.value_size);
+    clear_view(b, g.dkey_bias, p.key_heads, tokens, 1);
+    clear_view(b, g.dweights, p.key_heads, tokens, 1);
   }
-  clear_view(g.dv, p.key_heads, p.tokens, p.value_size);
-  clear_view(g.dkey_bias, p.key_heads, p.tokens, 1);
-  clear_view(g.dweights, p.key_heads, p.tokens, 1);
   auto clear_array = [](void* data, int64_t count) {
     for (int64_t at = 0; data != nullptr && at < count; ++at) static_cast<double*>(data)[at] = 0;
   };
@@ -197,7 +211,7 @@ void each_query(const HsaStreamProblem& p, const F& f) {
   for (int64_t b = 0; b < p.batch; ++b) {
     for (int64_t h = 0; h < p.heads; ++h) {
       const Stream s{p, b, h};
-      for (int64_t i = 0; i < p.tokens; ++i) f(s, i);
+      for (int64_t i = 0; i < s.tokens; ++i) f(s, i);
     }
   }
 }
@@ -210,10 +224,10 @@ Status hsa_stream_forward_ref(const HsaStreamProblem& p, const HsaStreamOutputs&
   each_query(p, [&](const Stream& s, int64_t i) {
     const std::vector<Entry> entries = entries_of(s, i);
     const double lse = log_sum_exp(entries);
-    static_cast<double*>(outputs.lse)[(s.b * p.heads + s.h) * p.tokens + i] = lse;
+    static_cast<double*>(outputs.lse)[stream_line(p, s.b, s.h) + i] = lse;
     for (int c = 0; c < p.value_size; ++c) {
       double y = 0;
-      for (const Entry& e : entries) y += std::exp(e.score - lse) * e.v[c];
+      for (const Entry& e : entries) y += e.kept * std::exp(e.score - lse) * e.v[c];
       *s.at(outputs.out, s.h, i, c) = y;
     }
   });
@@ -238,13 +252,13 @@ Status hsa_stream_materialize(const HsaStreamProblem& p, int64_t b, int64_t h, d
   if (Status s = check_range("batch", b, 0, p.batch - 1); !s.ok()) return s;
   if (Status s = check_range("head", h, 0, p.heads - 1); !s.ok()) return s;
   const Stream s{p, b, h};
-  for (int64_t i = 0; i < p.tokens; ++i) {
-    for (int64_t t = 0; t < p.tokens; ++t) attention[i * p.tokens + t] = 0;
+  for (int64_t i = 0; i < s.tokens; ++i) {
+    for (int64_t t = 0; t < s.tokens; ++t) attention[i * s.tokens + t] = 0;
     const std::vector<Entry> entries = entries_of(s, i);
     const double lse = log_sum_exp(entries);
     for (const Entry& e : entries)
       for (int64_t t = e.begin; t < e.end; ++t)
-        attention[i * p.tokens + t] += std::exp(e.score - lse) * s.weight(t) / e.mass;
+        attention[i * s.tokens + t] += std::exp(e.score - lse) * s.weight(t) / e.mass;
   }
   return {};
 }

@@ -1,36 +1,15 @@
 #include "tokenizer/byte_bpe.h"
 
-#include <unicode/uchar.h>
-
 #include <algorithm>
 #include <queue>
 
 #include "tokenizer/bert_words.h"
+#include "tokenizer/compose.h"
 #include "util/error.h"
 #include "util/text.h"
 
 namespace strata {
 namespace {
-
-enum class Kind { kLetter, kNumber, kWhite, kOther };
-
-Kind kind_of(int32_t c) {
-  if (c < 0x80) {
-    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) return Kind::kLetter;
-    if (c >= '0' && c <= '9') return Kind::kNumber;
-    return c == ' ' || (c >= '\t' && c <= '\r') ? Kind::kWhite : Kind::kOther;
-  }
-  if (u_isUWhiteSpace(c)) return Kind::kWhite;
-  const uint32_t category = U_MASK(u_charType(c));
-  return (category & U_GC_L_MASK) != 0 ? Kind::kLetter : (category & U_GC_N_MASK) != 0 ? Kind::kNumber : Kind::kOther;
-}
-
-Kind kind_at(std::string_view text, int64_t& at) {
-  const auto byte = static_cast<uint8_t>(text[at]);
-  if (byte >= 0x80) return kind_of(next_code_point(text, at));
-  ++at;
-  return kind_of(byte);
-}
 
 // The letter that represents each byte: itself if it is printable, otherwise one from U+0100 on.
 const std::vector<std::string>& byte_letters() {
@@ -85,36 +64,6 @@ uint64_t pair_key(int32_t left, int32_t right) {
 
 }  // namespace
 
-int64_t word_end(std::string_view text, int64_t at) {
-  const auto size = static_cast<int64_t>(text.size());
-  if (text[at] == '\'') {
-    for (const std::string_view ending : {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"}) {
-      if (text.substr(at, ending.size()) == ending) return at + static_cast<int64_t>(ending.size());
-    }
-  }
-  int64_t next = at;
-  Kind kind = kind_at(text, next);
-  if (text[at] == ' ' && next < size) {  // a space belongs to what follows it, unless that is whitespace as well
-    int64_t behind = next;
-    const Kind following = kind_at(text, behind);
-    if (following != Kind::kWhite) {
-      kind = following;
-      next = behind;
-    }
-  }
-  int64_t last = at;  // where the last character of the run so far starts
-  for (int64_t begin = next; next < size; begin = next) {
-    int64_t behind = begin;
-    if (kind_at(text, behind) != kind) {
-      // The last whitespace character before a word belongs to the word.
-      return kind == Kind::kWhite && last > at ? last : begin;
-    }
-    last = begin;
-    next = behind;
-  }
-  return size;
-}
-
 ByteBpe::ByteBpe(std::vector<std::string> vocabulary, const std::vector<std::pair<std::string, std::string>>& merges,
                  Options options)
     : options_(options) {
@@ -136,6 +85,8 @@ ByteBpe::ByteBpe(std::vector<std::string> vocabulary, const std::vector<std::pai
                     Merge{static_cast<int32_t>(rank), id_of(left + right, "the merged token")});
   }
   for (const std::string& token : vocabulary) bytes_.push_back(bytes_of(token));
+  if (!options_.whole_words) return;
+  for (size_t id = 0; id < vocabulary.size(); ++id) words_.emplace(std::move(vocabulary[id]), static_cast<int32_t>(id));
 }
 
 const ByteBpe::Merge* ByteBpe::find(int32_t left, int32_t right) const {
@@ -190,12 +141,22 @@ void ByteBpe::merge_all(std::vector<int32_t>& symbols) const {
   std::erase(symbols, kGone);
 }
 
-void ByteBpe::add_word(std::string_view text, std::string_view word, int64_t begin, bool borrowed_space,
-                       Encoding& to) const {
+std::vector<int32_t> ByteBpe::symbols_of(std::string_view word) const {
+  if (options_.whole_words) {
+    std::string letters;
+    for (const char c : word) letters += byte_letters()[static_cast<uint8_t>(c)];
+    if (const auto found = words_.find(letters); found != words_.end()) return {found->second};
+  }
   std::vector<int32_t> symbols;
   symbols.reserve(word.size());
   for (const char c : word) symbols.push_back(letters_[static_cast<uint8_t>(c)]);
   merge_all(symbols);
+  return symbols;
+}
+
+void ByteBpe::add_word(std::string_view text, std::string_view word, int64_t begin, bool borrowed_space,
+                       Encoding& to) const {
+  std::vector<int32_t> symbols = symbols_of(word);
   int64_t at = begin;  // in the text; the added space is not part of it and shares the place of the next character
   bool skip = borrowed_space;
   for (const int32_t id : symbols) {
@@ -205,7 +166,7 @@ void ByteBpe::add_word(std::string_view text, std::string_view word, int64_t beg
     if (options_.trim_places) {
       const auto spaces = static_cast<int64_t>(std::min(bytes.find_first_not_of(' '), bytes.size()));
       const auto behind = static_cast<int64_t>(bytes.size() - 1 - bytes.find_last_not_of(' '));  // all of them: size
-      const int64_t kept = options_.space_in_front && to.ids.empty() ? 1 : 0;
+      const int64_t kept = options_.keep_first && to.ids.empty() && spaces == 1 ? 1 : 0;
       for (int64_t n = kept; n < spaces; ++n)  // the added space stands for the first character
         place.begin = std::min(whole_characters(text, {place.begin, place.begin + 1}).end, place.end);
       place.end =
@@ -220,17 +181,33 @@ void ByteBpe::add_word(std::string_view text, std::string_view word, int64_t beg
 
 void ByteBpe::encode(std::string_view text, TextRange range, Encoding& to) const {
   if (range.begin >= range.end) return;
+  if (!options_.compose || !may_compose(text, range)) return encode_words(text, range, to);
+  const ComposedText composed = compose(text, range);
+  const size_t first = to.ids.size();
+  encode_words(composed.text, {0, static_cast<int64_t>(composed.text.size())}, to);
+  for (size_t i = first; i < to.places.size(); ++i) {  // places in the text before
+    TextRange& place = to.places[i];
+    const int64_t last = std::max(place.begin, place.end - 1);
+    const bool behind = place.begin >= static_cast<int64_t>(composed.sources.size());
+    place = behind
+                ? TextRange{range.end, range.end}
+                : TextRange{composed.sources[place.begin].begin,
+                            place.begin < place.end ? composed.sources[last].end : composed.sources[place.begin].begin};
+  }
+}
+
+void ByteBpe::encode_words(std::string_view text, TextRange range, Encoding& to) const {
   const std::string_view piece = text.substr(0, range.end);
   int64_t at = range.begin;
   if (options_.space_in_front && piece[at] != ' ') {
     std::string spaced(1, ' ');
     spaced += piece.substr(at);
-    const int64_t end = word_end(spaced, 0);
+    const int64_t end = word_end(spaced, 0, options_.pattern);
     add_word(piece, std::string_view(spaced).substr(0, end), at, true, to);
     at += end - 1;
   }
   while (at < range.end) {
-    const int64_t end = word_end(piece, at);
+    const int64_t end = word_end(piece, at, options_.pattern);
     add_word(piece, piece.substr(at, end - at), at, false, to);
     at = end;
   }

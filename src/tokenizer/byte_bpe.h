@@ -6,16 +6,21 @@
 #include <vector>
 
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/word_pattern.h"
 
 namespace strata {
 
-// Byte-level byte-pair encoding: the text is split into words by GPT-2's pattern. Starting from the bytes of a word,
-// the pair that was merged first in training is merged, repeatedly.
+// Byte-level byte-pair encoding: the text is split into words by a pattern. Starting from the bytes of a word, the pair
+// that was merged first in training is merged, repeatedly.
 class ByteBpe : public TokenModel {
  public:
   struct Options {
     bool space_in_front = false;  // a text that does not start with a space is read as if it did
-    bool trim_places = false;     // the place of a word excludes the space in front of it
+    bool trim_places = false;     // the place of a word excludes the space in front of it,
+    bool keep_first = false;      // but for a single one of the first word
+    bool whole_words = false;     // a word of the vocabulary is one token, whatever the merges say
+    bool compose = false;         // texts are read in NFC
+    WordPattern pattern = WordPattern::kGpt2;
   };
   // vocabulary[id] is the token and merges the pairs in order, both in the alphabet in which every byte is a letter
   // (a space is "Ġ"). Throws Error (kData) if they do not fit together.
@@ -30,6 +35,8 @@ class ByteBpe : public TokenModel {
   struct Merge {
     int32_t rank = 0, id = 0;
   };
+  void encode_words(std::string_view text, TextRange range, Encoding& to) const;
+  std::vector<int32_t> symbols_of(std::string_view word) const;
   void add_word(std::string_view text, std::string_view word, int64_t begin, bool borrowed_space, Encoding& to) const;
   void merge_all(std::vector<int32_t>& symbols) const;
   const Merge* find(int32_t left, int32_t right) const;
@@ -38,10 +45,7 @@ class ByteBpe : public TokenModel {
   std::vector<std::string> bytes_;  // of each token
   std::array<int32_t, 256> letters_{};
   std::unordered_map<uint64_t, Merge> merges_;
+  std::unordered_map<std::string, int32_t> words_;  // the vocabulary, for whole_words
 };
-
-// The end of the word that starts at `at`, after GPT-2's pattern:
-//   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-int64_t word_end(std::string_view text, int64_t at);
 
 }  // namespace strata

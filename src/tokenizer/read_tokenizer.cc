@@ -107,7 +107,7 @@ struct TokenizerReader {
         if (!token.is_object() || !token.contains("id") || !is_id(token["id"]) || word(token, "content", "").empty())
           fail("expected added_tokens with an id and a content");
         add_special({word(token, "content", ""), token["id"].get<int32_t>(), flag(token, "lstrip", false),
-                     flag(token, "rstrip", false)});
+                     flag(token, "rstrip", false), !flag(token, "special", true)});
       }
     }
     read_ending(ending);
@@ -131,13 +131,21 @@ struct TokenizerReader {
   }
 
   void read_bpe(const Json& model, const Json& normalizer, const Json& splitter, const Json& ending) {
-    if (!type_of(normalizer).empty())
-      fail(fmt::format("expected byte-level BPE without a normalizer, got {}", shown(type_of(normalizer))));
-    if (type_of(splitter) != "ByteLevel")
-      fail(fmt::format("expected the pre_tokenizer ByteLevel, got {}", shown(type_of(splitter))));
-    ByteBpe::Options options;
-    options.space_in_front = flag(splitter, "add_prefix_space", false);
-    options.trim_places = flag(ending, "trim_offsets", false);
+    if (flag(model, "byte_fallback", false))
+      fail("expected byte-level BPE (GPT-2, RoBERTa, Llama 3, Qwen2), got a SentencePiece tokenizer (byte_fallback)");
+    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+      if (!word(model, key, "").empty()) fail(fmt::format("expected byte-level BPE without {}", key));
+    }
+    if (const std::string type = type_of(normalizer); !type.empty() && type != "NFC")
+      fail(fmt::format("expected byte-level BPE without a normalizer, or with NFC, got {}", shown(type)));
+    ByteBpe::Options options = read_splitter(splitter);
+    options.compose = type_of(normalizer) == "NFC";
+    options.whole_words = flag(model, "ignore_merges", false);
+    for (const Json& part : parts_of(ending, "processors")) {
+      if (type_of(part) != "ByteLevel" && type_of(part) != "RobertaProcessing") continue;
+      options.trim_places = flag(part, "trim_offsets", false);
+      options.keep_first = flag(part, "add_prefix_space", false);
+    }
     std::vector<std::pair<std::string, std::string>> merges;
     if (!model.contains("merges") || !model["merges"].is_array()) fail("expected a list of merges");
     for (const Json& merge : model["merges"]) {
@@ -152,6 +160,40 @@ struct TokenizerReader {
     set_model(std::make_unique<ByteBpe>(vocabulary(object(model, "vocab")), merges, options));
   }
 
+  // The parts of a Sequence, or the one part that it is.
+  static std::vector<Json> parts_of(const Json& json, const char* key) {
+    if (type_of(json) != "Sequence") return {json};
+    if (!json.contains(key) || !json[key].is_array()) return {};
+    return {json[key].begin(), json[key].end()};
+  }
+
+  // GPT-2's ByteLevel, or a Split by a pattern that is known and a ByteLevel without one.
+  ByteBpe::Options read_splitter(const Json& splitter) const {
+    ByteBpe::Options options;
+    const std::vector<Json> parts = parts_of(splitter, "pretokenizers");
+    const Json bytes = parts.empty() ? Json::object() : parts.back();
+    const bool split = parts.size() == 2 && type_of(parts[0]) == "Split";
+    if (type_of(bytes) != "ByteLevel" || (parts.size() != 1 && !split)) {
+      std::string types;
+      for (const Json& part : parts)
+        types += (types.empty() ? "" : ", ") + (type_of(part).empty() ? "none" : shown(type_of(part)));
+      fail(fmt::format("expected the pre_tokenizer ByteLevel, or Split and ByteLevel, got {}",
+                       types.empty() ? "none" : types));
+    }
+    options.space_in_front = flag(bytes, "add_prefix_space", false);
+    if (split == flag(bytes, "use_regex", true) || (split && options.space_in_front)) {
+      fail(
+          "expected either a ByteLevel alone with use_regex, or one behind a Split without use_regex and prefix space");
+    }
+    if (!split) return options;
+    const std::string expression = word(part(parts[0], "pattern"), "Regex", "");
+    if (!find_word_pattern(expression, options.pattern) || word(parts[0], "behavior", "") != "Isolated" ||
+        flag(parts[0], "invert", false))
+      fail(fmt::format("expected a Split by the pattern of Llama 3, Qwen2 or GPT-2, each match isolated, got \"{}\"",
+                       shown(expression.empty() ? parts[0].dump() : expression, 200)));
+    return options;
+  }
+
   std::pair<std::string, std::string> split_merge(const std::string& line) const {
     const size_t space = line.find(' ');
     if (space == 0 || space == std::string::npos || space + 1 == line.size() ||
@@ -163,6 +205,13 @@ struct TokenizerReader {
   // The special tokens around a sequence.
   void read_ending(const Json& ending) {
     const std::string type = type_of(ending);
+    if (type == "Sequence") {
+      for (const Json& part : parts_of(ending, "processors")) {
+        if (type_of(part) == "Sequence") fail("expected a Sequence of post_processors without another inside");
+        read_ending(part);
+      }
+      return;
+    }
     auto pair = [&](const char* key) {
       if (!ending.contains(key) || !ending[key].is_array() || ending[key].size() != 2 || !is_id(ending[key][1]))
         fail(fmt::format("expected {} to have a token and its id", key));
@@ -223,6 +272,7 @@ struct TokenizerReader {
     ByteBpe::Options options;
     options.space_in_front = flag(config, "add_prefix_space", false);
     options.trim_places = roberta;
+    options.keep_first = options.space_in_front;
     if (roberta) {
       tokenizer.before_ = {id_of(tokens, "<s>")};
       tokenizer.after_ = {id_of(tokens, "</s>")};

@@ -76,13 +76,27 @@ Encoding Tokenizer::encode(std::string_view text, bool special, int64_t length) 
 }
 
 std::string Tokenizer::decode(const std::vector<int32_t>& ids) const {
+  std::string text;
   std::vector<int32_t> plain;
-  std::copy_if(ids.begin(), ids.end(), std::back_inserter(plain), [&](int32_t id) { return !is_special(id); });
-  return model_->decode(plain);
+  for (const int32_t id : ids) {
+    const SpecialToken* const added = find_added(id);
+    if (added == nullptr) plain.push_back(id);
+    if (added == nullptr || !added->is_text) continue;
+    text += model_->decode(plain) + added->text;
+    plain.clear();
+  }
+  return text + model_->decode(plain);
+}
+
+const SpecialToken* Tokenizer::find_added(int32_t id) const {
+  const auto at =
+      std::find_if(special_.begin(), special_.end(), [&](const SpecialToken& token) { return token.id == id; });
+  return at == special_.end() ? nullptr : &*at;
 }
 
 bool Tokenizer::is_special(int32_t id) const {
-  return std::any_of(special_.begin(), special_.end(), [&](const SpecialToken& token) { return token.id == id; });
+  const SpecialToken* const added = find_added(id);
+  return added != nullptr && !added->is_text;
 }
 
 int32_t Tokenizer::special_id(std::string_view text) const {

@@ -1,5 +1,5 @@
-// Texts as the tokens of pretrained transformers: WordPiece (BERT, MiniLM) and byte-level BPE (GPT-2, RoBERTa), exactly
-// the tokens of the reference implementations, with the place of every token in the text.
+// Texts as the tokens of pretrained transformers: WordPiece (BERT, MiniLM) and byte-level BPE (GPT-2, RoBERTa, Llama 3,
+// Qwen2), exactly the tokens of the reference implementations, with the place of every token in the text.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,7 @@ struct SpecialToken {
   std::string text;
   int32_t id = 0;
   bool takes_space_before = false, takes_space_behind = false;
+  bool is_text = false;  // an added token that is no special one: decoded as it is written
 };
 
 class Tokenizer {
@@ -48,17 +49,18 @@ class Tokenizer {
   // With special tokens around it if `special`, and at most `length` tokens in total (0: no limit). A text that is too
   // long loses its end, not the special tokens.
   Encoding encode(std::string_view text, bool special = true, int64_t length = 0) const;
-  // Special tokens are skipped.
+  // Special tokens are skipped; other added tokens are written.
   std::string decode(const std::vector<int32_t>& ids) const;
 
   int64_t size() const { return size_; }
-  bool is_special(int32_t id) const;
+  bool is_special(int32_t id) const;                // added tokens that are text are not
   int32_t special_id(std::string_view text) const;  // of the special token written like this; -1 if there is none
   int64_t special_count() const { return static_cast<int64_t>(before_.size() + after_.size()); }
 
  private:
   friend struct TokenizerReader;
   std::unique_ptr<TokenModel> model_;
+  const SpecialToken* find_added(int32_t id) const;
   std::vector<SpecialToken> special_;    // recognised in texts
   std::vector<int32_t> before_, after_;  // added before and after a text
   int64_t size_ = 0;

@@ -99,8 +99,36 @@ Tensor dense_filter(const Tensor& x, const Tensor& weight, int64_t stride) {
   return at::linear(windows.reshape_symint(rows), weight.flip(0).permute({1, 0, 2}).reshape_symint(matrix));
 }
 
-Tensor causal_filter_composite(const Tensor& x, const Tensor& weight, int64_t stride) {
+// Packed sequences: tap r of output row m is input row stride m - r, both counted within their sequence. Each tap reads
+// an input row at most once, so that its gradient is a sum in a fixed order.
+Tensor packed_filter(const Tensor& x, const Tensor& weight, int64_t stride, const Tensor& cu_seqlens) {
+  const Tensor begins = packed_begins(cu_seqlens, stride);  // of the input, and of level 1
+  const int64_t sequences = begins.size(1), rows = packed_rows(x.size(1), sequences, static_cast<int>(stride) - 1);
+  if (sequences == 0 || rows == 0) return x.slice(1, 0, rows) * 0;
+  const Tensor in = begins[0], out = begins[stride - 1];
+  const Tensor row = at::arange(rows, begins.options());
+  const Tensor sequence = at::searchsorted(out, row, /*out_int32=*/false, /*right=*/true) - 1;
+  const Tensor place = (row - out.index_select(0, sequence)) * stride, first = in.index_select(0, sequence);
+  const Tensor length = (cu_seqlens.slice(0, 1) - cu_seqlens.slice(0, 0, -1)).to(at::kLong).index_select(0, sequence);
+  Tensor y;
+  for (int64_t r = 0; r < weight.size(0); ++r) {
+    const Tensor inside = (place >= r).logical_and(place < length);
+    const Tensor at = at::where(inside, first + place - r, at::zeros_like(first));
+    const Tensor taps = x.index_select(1, at).masked_fill(inside.logical_not().unsqueeze(1), 0);
+    const Tensor term = weight.dim() == 3 ? at::linear(taps, weight[r]) : taps * weight[r];
+    y = y.defined() ? y + term : term;
+  }
+  return y;
+}
+
+Tensor causal_filter_composite(const Tensor& x, const Tensor& weight, int64_t stride,
+                               const optional<Tensor>& cu_seqlens) {
   check_filter(x, weight, stride);
+  if (cu_seqlens.has_value()) {
+    TORCH_CHECK(x.size(0) == 1, "x: expected a batch of 1 with cu_seqlens, which packs the sequences, got ", x.size(0));
+    const at::ScalarType type = at::result_type(x, weight);
+    return packed_filter(x.to(type), weight.to(type), stride, *cu_seqlens);
+  }
   if (weight.dim() == 3) return dense_filter(x, weight, stride);
   const at::ScalarType type = at::result_type(x, weight);
   static const auto op = find_op<decltype(depthwise_filter_kernel)>("strata::depthwise_filter");
@@ -108,7 +136,7 @@ Tensor causal_filter_composite(const Tensor& x, const Tensor& weight, int64_t st
 }
 
 TORCH_LIBRARY_FRAGMENT(strata, m) {
-  m.def("causal_filter(Tensor x, Tensor weight, int stride) -> Tensor", causal_filter_composite);
+  m.def("causal_filter(Tensor x, Tensor weight, int stride, Tensor? cu_seqlens=None) -> Tensor", causal_filter_composite);
   m.def("depthwise_filter(Tensor x, Tensor weight, int stride) -> Tensor");
   m.def("depthwise_filter_backward(Tensor dy, Tensor x, Tensor weight, int stride) -> (Tensor dx, Tensor dweight)");
 }
@@ -131,8 +159,8 @@ TORCH_LIBRARY_IMPL(strata, Autograd, m) {
 
 }  // namespace
 
-Tensor causal_filter(const Tensor& x, const Tensor& weight, int64_t stride) {
-  return causal_filter_composite(x, weight, stride);
+Tensor causal_filter(const Tensor& x, const Tensor& weight, int64_t stride, const optional<Tensor>& cu_seqlens) {
+  return causal_filter_composite(x, weight, stride, cu_seqlens);
 }
 
 }  // namespace strata

@@ -1,9 +1,36 @@
 #include "torch/hkt_op_check.h"
 
 #include "strata/hkt.h"
-#include "torch/op_common.h"
+#include "torch/packed.h"
 
 namespace strata {
+namespace {
+
+void check_packed(const HktInputs& in) {
+  check_cu_seqlens("cu_seqlens", *in.cu_seqlens, in.sequences(), in.rows(), in.v);
+  check_cu_seqlens("key_cu_seqlens", *in.keys_cu_seqlens(), in.sequences(), in.key_rows(), in.v);
+  TORCH_CHECK(!in.lengths.has_value() && !in.key_lengths.has_value(),
+              "lengths: expected none with cu_seqlens, which has the lengths");
+  TORCH_CHECK(!in.bias.has_value(), "bias: expected none with cu_seqlens; pad the sequences, or call once for each");
+}
+
+void check_levels(const HktInputs& in) {
+  const at::Tensor& v = in.v;
+  const int64_t B = v.size(0), H = in.heads(), key_heads = v.size(1), d = in.q[0].size(3);
+  TORCH_CHECK(key_heads >= 1 && H >= 1 && H % key_heads == 0,
+              "q: expected a number of heads that is a multiple of the ", key_heads, " key heads of v, got ", H);
+  for (int l = 0; l < in.levels(); ++l) {
+    auto rows = [&](int64_t all) {
+      return in.packed() ? packed_rows(all, in.sequences(), l) : hkt_level_tokens(all, l);
+    };
+    check_tensor("q[" + std::to_string(l) + "]", in.q[l], {B, H, rows(in.rows()), d}, v.scalar_type(), v);
+    check_tensor("k[" + std::to_string(l) + "]", in.k[l], {B, key_heads, rows(in.key_rows()), d}, v.scalar_type(), v);
+  }
+  check_tensor("weights", in.weights, {H, in.levels()}, compute_type(v.scalar_type()), v);
+}
+
+}  // namespace
+
 void check_hkt(const HktInputs& in) {
   ++argument_checks();
   const at::Tensor& v = in.v;
@@ -13,31 +40,20 @@ void check_hkt(const HktInputs& in) {
   TORCH_CHECK(v.dim() == 4, "v: expected 4 dimensions (batch, key heads, tokens, channels), got shape ", v.sizes());
   TORCH_CHECK(in.q[0].dim() == 4, "q[0]: expected 4 dimensions (batch, heads, tokens, channels), got shape ",
               in.q[0].sizes());
-  const at::ScalarType type = v.scalar_type();
   check_dtype("v", v);
-  TORCH_CHECK(in.q[0].size(2) == in.tokens(), "cross-attention is not supported: q[0] has ", in.q[0].size(2),
-              " tokens and v has ", in.tokens(), "; HKT pairs the pyramids of one sequence, so both must agree");
-
-  const int64_t B = in.batch(), H = in.heads(), key_heads = v.size(1), d = in.q[0].size(3);
-  TORCH_CHECK(key_heads >= 1 && H >= 1 && H % key_heads == 0,
-              "q: expected a number of heads that is a multiple of the ", key_heads, " key heads of v, got ", H);
-  for (int64_t l = 0; l < in.levels(); ++l) {
-    const int64_t rows = hkt_level_tokens(in.tokens(), static_cast<int>(l));
-    check_tensor("q[" + std::to_string(l) + "]", in.q[l], {B, H, rows, d}, type, v);
-    check_tensor("k[" + std::to_string(l) + "]", in.k[l], {B, key_heads, rows, d}, type, v);
-  }
-  check_tensor("weights", in.weights, {H, in.levels()}, compute_type(type), v);
-  if (in.lengths.has_value()) {
-    TORCH_CHECK(at::isIntegralType(in.lengths->scalar_type(), /*includeBool=*/false),
-                "lengths: expected integers, got ", in.lengths->scalar_type());
-    check_tensor("lengths", *in.lengths, {B}, in.lengths->scalar_type(), v);
-  }
+  TORCH_CHECK(in.packed() || !in.key_cu_seqlens.has_value(), "cu_seqlens: expected it with key_cu_seqlens");
+  if (in.packed()) check_packed(in);
+  check_levels(in);
+  check_integers("lengths", in.lengths, {v.size(0)}, v);
+  check_integers("key_lengths", in.key_lengths, {v.size(0)}, v);
+  if (in.slopes.has_value()) check_tensor("slopes", *in.slopes, {in.heads()}, compute_type(v.scalar_type()), v);
   if (in.bias.has_value()) {
-    const std::vector<int64_t> full = {B, H, in.tokens(), in.tokens()};
+    const std::vector<int64_t> full = {v.size(0), in.heads(), in.rows(), in.key_rows()};
     TORCH_CHECK(at::is_expandable_to(in.bias->sizes(), full), "bias: expected a shape that broadcasts to ", full,
                 ", got ", in.bias->sizes());
-    check_tensor("bias", *in.bias, in.bias->sizes(), type, v);
+    check_tensor("bias", *in.bias, in.bias->sizes(), v.scalar_type(), v);
   }
+  check_dropout(in.dropout, in.dropout_state, v);
 }
 
 }  // namespace strata

@@ -66,6 +66,11 @@ struct HsaStreamOptions {
   int64_t near = 1;                                        // families of each height that a token sees
   bool both_sides = false;                                 // for encoders without a tree
   c10::optional<double> scale = c10::nullopt;
+
+  double dropout = 0;                                         // as in HktOptions (hkt_op.h), like all that follows
+  c10::optional<at::Tensor> dropout_state = c10::nullopt;     // (2) int64
+  c10::optional<at::Tensor> cu_seqlens = c10::nullopt;        // packed sequences, each with its own tree
+  int64_t max_seqlen = 0;
 };
 
 // The strictly causal form, or that of both sides. q and k as in hsa_attention. Returns out (B, H, T, dv) and lse (B,

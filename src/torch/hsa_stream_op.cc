@@ -12,56 +12,72 @@ using at::Tensor;
 using at::TensorList;
 using namespace hsa_op;  // NOLINT: the helpers of the two HSA operators
 
-std::tuple<Tensor, Tensor> hsa_stream_meta(TensorList q, TensorList k, const Tensor& v, int64_t branching,
-                                           const optional<Tensor>& weights, const optional<Tensor>& key_bias,
-                                           const optional<Tensor>& positions, const optional<Tensor>& level_weights,
-                                           int64_t near, bool both_sides, optional<double>) {
+// What all signatures below end with, as parameters and as arguments.
+#define STRATA_STREAM_PARAMETERS                                                                                      \
+  int64_t branching, const optional<Tensor>&weights, const optional<Tensor>&key_bias,                                 \
+      const optional<Tensor>&positions, const optional<Tensor>&level_weights, int64_t near, bool both_sides,          \
+      optional<double> scale, const optional<Tensor>&cu_seqlens, int64_t max_seqlen, double dropout,                  \
+      const optional<Tensor>&dropout_state
+#define STRATA_STREAM_ARGUMENTS                                                                                       \
+  branching, weights, key_bias, positions, level_weights, near, both_sides, scale, cu_seqlens, max_seqlen, dropout,   \
+      dropout_state
+#define STRATA_STREAM_SHAPE                                                                                           \
+  StreamShape { branching, near, both_sides, cu_seqlens, max_seqlen, dropout, dropout_state }
+
+std::tuple<Tensor, Tensor> hsa_stream_meta(TensorList q, TensorList k, const Tensor& v, STRATA_STREAM_PARAMETERS) {
+  (void)scale;
   const optional<Tensor> values = v;
   const HsaInputs in{q, k, values, weights, key_bias, positions, level_weights};
-  if (!in.has_open_sizes()) check_stream(in, {branching, near, both_sides});
+  if (!in.has_open_sizes()) check_stream(in, STRATA_STREAM_SHAPE);
   return {empty_output(q[0], v), compute_empty({q[0].sym_size(0), q[0].sym_size(1), q[0].sym_size(2)}, q[0])};
 }
 
-std::tuple<Tensor, Tensor> hsa_stream_run(TensorList q, TensorList k, const Tensor& v, int64_t branching,
-                                          const optional<Tensor>& weights, const optional<Tensor>& key_bias,
-                                          const optional<Tensor>& positions, const optional<Tensor>& level_weights,
-                                          int64_t near, bool both_sides, optional<double> scale) {
-  auto [out, lse] =
-      hsa_stream_meta(q, k, v, branching, weights, key_bias, positions, level_weights, near, both_sides, scale);
+std::tuple<Tensor, Tensor> hsa_stream_run(TensorList q, TensorList k, const Tensor& v, STRATA_STREAM_PARAMETERS) {
+  auto [out, lse] = hsa_stream_meta(q, k, v, STRATA_STREAM_ARGUMENTS);
   const optional<Tensor> values = v;
-  const StreamProblem problem({q, k, values, weights, key_bias, positions, level_weights},
-                              {branching, near, both_sides}, scale);
-  run_hsa_stream_forward(v, problem.p, {view(out), lse.data_ptr()});
+  const StreamProblem problem({q, k, values, weights, key_bias, positions, level_weights}, STRATA_STREAM_SHAPE, scale);
+  run_hsa_stream_forward(v, problem.p, {problem.packed.packed(view(out)), lse.data_ptr()});
   return {out, lse};
 }
 
+// Coarse levels of packed sequences have rows that belong to none, whose gradients are zero.
+std::vector<Tensor> empty_stream_gradients(const HsaInputs& in, bool packed) {
+  std::vector<Tensor> gradients = empty_gradients(in);
+  for (int64_t l = 1; l < in.levels() && packed; ++l) {
+    gradients[l].zero_();
+    gradients[in.levels() + l].zero_();
+  }
+  return gradients;
+}
+
 std::vector<Tensor> hsa_stream_backward_meta(const Tensor&, const optional<Tensor>&, TensorList q, TensorList k,
-                                             const Tensor& v, const Tensor&, const Tensor&, int64_t,
-                                             const optional<Tensor>& weights, const optional<Tensor>& key_bias,
-                                             const optional<Tensor>& positions, const optional<Tensor>& level_weights,
-                                             int64_t, bool, optional<double>) {
+                                             const Tensor& v, const Tensor&, const Tensor&, STRATA_STREAM_PARAMETERS) {
+  (void)branching, (void)near, (void)both_sides, (void)scale, (void)max_seqlen, (void)dropout, (void)dropout_state;
   const optional<Tensor> values = v;
-  return empty_gradients({q, k, values, weights, key_bias, positions, level_weights});
+  return empty_stream_gradients({q, k, values, weights, key_bias, positions, level_weights}, cu_seqlens.has_value());
 }
 
 std::vector<Tensor> hsa_stream_backward_run(const Tensor& dout, const optional<Tensor>& dlse, TensorList q,
                                             TensorList k, const Tensor& v, const Tensor& out, const Tensor& lse,
-                                            int64_t branching, const optional<Tensor>& weights,
-                                            const optional<Tensor>& key_bias, const optional<Tensor>& positions,
-                                            const optional<Tensor>& level_weights, int64_t near, bool both_sides,
-                                            optional<double> scale) {
+                                            STRATA_STREAM_PARAMETERS) {
   const optional<Tensor> values = v;
   const HsaInputs in{q, k, values, weights, key_bias, positions, level_weights};
-  const StreamShape shape{branching, near, both_sides};
+  const StreamShape shape = STRATA_STREAM_SHAPE;
   check_stream(in, shape);
-  std::vector<Tensor> gradients = empty_gradients(in);
+  std::vector<Tensor> gradients = empty_stream_gradients(in, cu_seqlens.has_value());
   const StreamProblem problem(in, shape, scale);
+  const PackedSequences& packed = problem.packed;
   const Tensor typed_dout = dout.to(v.scalar_type()), dense_lse = lse.contiguous();
   const Tensor dense_dlse = dlse.has_value() ? dlse->to(compute_type(v.scalar_type())).contiguous() : Tensor();
   GradientViews<HsaStreamGradients> views(in, gradients);
-  views.g.dout = const_view(typed_dout);
+  views.g.dout = packed.packed(const_view(typed_dout));
   views.g.dlse = dense_dlse.defined() ? dense_dlse.data_ptr() : nullptr;
-  run_hsa_stream_backward(v, problem.p, {view(out), dense_lse.data_ptr()}, views.g);
+  for (int l = 0; l < problem.p.levels; ++l) {
+    views.g.dq[l] = packed.packed(views.g.dq[l], l);
+    views.g.dk[l] = packed.packed(views.g.dk[l], l);
+  }
+  for (View* gradient : {&views.g.dv, &views.g.dweights, &views.g.dkey_bias}) *gradient = packed.packed(*gradient);
+  run_hsa_stream_backward(v, problem.p, {packed.packed(view(out)), dense_lse.data_ptr()}, views.g);
   views.finish();
   return gradients;
 }
@@ -153,13 +169,9 @@ Tensor hsa_stream_step_run(const Tensor& q, const Tensor& k, const Tensor& v, co
 
 std::vector<Tensor> hsa_stream_backward_autograd(const Tensor& dout, const optional<Tensor>& dlse, TensorList q,
                                                  TensorList k, const Tensor& v, const Tensor& out, const Tensor& lse,
-                                                 int64_t branching, const optional<Tensor>& weights,
-                                                 const optional<Tensor>& key_bias, const optional<Tensor>& positions,
-                                                 const optional<Tensor>& level_weights, int64_t near, bool both_sides,
-                                                 optional<double> scale) {
-  std::vector<Tensor> gradients =
-      call_below_autograd("strata::hsa_stream_attention_backward", hsa_stream_backward_run, v, dout, dlse, q, k, v, out,
-                          lse, branching, weights, key_bias, positions, level_weights, near, both_sides, scale);
+                                                 STRATA_STREAM_PARAMETERS) {
+  std::vector<Tensor> gradients = call_below_autograd("strata::hsa_stream_attention_backward", hsa_stream_backward_run, v,
+                                                      dout, dlse, q, k, v, out, lse, STRATA_STREAM_ARGUMENTS);
   const optional<Tensor> values = v;
   variable_list inputs = inputs_of({q, k, values, weights, key_bias, positions, level_weights});
   inputs.insert(inputs.end(), {dout, or_undefined(dlse), out, lse});
@@ -167,22 +179,21 @@ std::vector<Tensor> hsa_stream_backward_autograd(const Tensor& dout, const optio
   return gradients;
 }
 
-std::tuple<Tensor, Tensor> hsa_stream_autograd(TensorList q, TensorList k, const Tensor& v, int64_t branching,
-                                               const optional<Tensor>& weights, const optional<Tensor>& key_bias,
-                                               const optional<Tensor>& positions, const optional<Tensor>& level_weights,
-                                               int64_t near, bool both_sides, optional<double> scale) {
-  auto [out, lse] = call_below_autograd("strata::hsa_stream_attention", hsa_stream_run, v, q, k, v, branching, weights,
-                                        key_bias, positions, level_weights, near, both_sides, scale);
+std::tuple<Tensor, Tensor> hsa_stream_autograd(TensorList q, TensorList k, const Tensor& v, STRATA_STREAM_PARAMETERS) {
+  auto [out, lse] =
+      call_below_autograd("strata::hsa_stream_attention", hsa_stream_run, v, q, k, v, STRATA_STREAM_ARGUMENTS);
   const optional<Tensor> values = v;
   attach_backward(
       "strata::hsa_stream_attention", inputs_of({q, k, values, weights, key_bias, positions, level_weights}),
       {out, lse}, /*save_outputs=*/true,
-      [branching, near, both_sides, scale](const variable_list& s, const variable_list& gradients) {
+      [branching, near, both_sides, scale, cu_seqlens, max_seqlen, dropout, dropout_state](
+          const variable_list& s, const variable_list& gradients) {
         static const auto op = find_op<decltype(hsa_stream_backward_run)>("strata::hsa_stream_attention_backward");
         const SavedInputs in(s, 2);
         return of_given(op.call(or_zeros(gradients[0], in.output(0)), optional_tensor(gradients[1]), in.q(), in.k(),
                                 in.v, in.output(0), in.output(1), branching, in.weights, in.key_bias, in.positions,
-                                in.level_weights, near, both_sides, scale),
+                                in.level_weights, near, both_sides, scale, cu_seqlens, max_seqlen, dropout,
+                                dropout_state),
                         s);
       });
   return {out, lse};
@@ -209,11 +220,13 @@ TORCH_LIBRARY_FRAGMENT(strata, m) {
   m.def(
       "hsa_stream_attention(Tensor[] q, Tensor[] k, Tensor v, int branching, Tensor? weights=None, "
       "Tensor? key_bias=None, Tensor? positions=None, Tensor? level_weights=None, *, int near=1, "
-      "bool both_sides=False, float? scale=None) -> (Tensor out, Tensor lse)");
+      "bool both_sides=False, float? scale=None, Tensor? cu_seqlens=None, int max_seqlen=0, float dropout=0.0, "
+      "Tensor? dropout_state=None) -> (Tensor out, Tensor lse)");
   m.def(
       "hsa_stream_attention_backward(Tensor dout, Tensor? dlse, Tensor[] q, Tensor[] k, Tensor v, Tensor out, "
       "Tensor lse, int branching, Tensor? weights, Tensor? key_bias, Tensor? positions, Tensor? level_weights, "
-      "int near, bool both_sides, float? scale) -> Tensor[]");
+      "int near, bool both_sides, float? scale, Tensor? cu_seqlens=None, int max_seqlen=0, float dropout=0.0, "
+      "Tensor? dropout_state=None) -> Tensor[]");
   m.def(
       "hsa_stream_step(Tensor q, Tensor k, Tensor v, Tensor? weight, Tensor? key_bias, Tensor? positions, "
       "Tensor(a!) keys, Tensor(b!) values, Tensor(c!) kappas, Tensor(d!) masses, Tensor(e!) lengths, "
@@ -254,7 +267,7 @@ std::tuple<Tensor, Tensor> hsa_stream_attention(TensorList q, TensorList k, cons
                                                 const HsaStreamOptions& o) {
   static const auto op = find_op<decltype(hsa_stream_run)>("strata::hsa_stream_attention");
   return op.call(q, k, v, o.branching, o.weights, o.key_bias, o.positions, o.level_weights, o.near, o.both_sides,
-                 o.scale);
+                 o.scale, o.cu_seqlens, o.max_seqlen, o.dropout, dropout_state_or_drawn(o.dropout, o.dropout_state, v));
 }
 
 }  // namespace strata

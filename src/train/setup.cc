@@ -11,7 +11,7 @@ namespace strata {
 
 ModelCard make_card(const RunConfig& config, const TaskData& data) {
   ModelCard card;
-  card.config = config.model;
+  card.config = resolved(config.model);
   card.task = data.task;
   card.labels = data.labels;
   card.words = data.words;

@@ -12,8 +12,9 @@ namespace strata {
 
 namespace {
 
-// A relative path means another file in another working directory.
-RunConfig with_absolute_data(RunConfig config) {
+// What a record says: a relative path would mean another file in another working directory.
+RunConfig recorded_config(RunConfig config) {
+  config.model = resolved(config.model);
   if (!config.data.data.empty()) config.data.data = fs::absolute(config.data.data).lexically_normal().string();
   return config;
 }
@@ -48,7 +49,7 @@ Json train(const RunConfig& given, const RunFolder& folder, const TrainCall& cal
   make_folder(folder.root);
   const FolderLock lock(folder.root);
   remove_stray_parts(folder.root.string());
-  const RunConfig config = with_absolute_data(given);
+  const RunConfig config = recorded_config(given);
   const bool started = fs::exists(folder.run());
   if (started && !call.resume) {
     throw output_error("{}: already holds a run; continue it with --resume {}, or choose another --folder",

@@ -46,6 +46,27 @@ TEST(HktErrors, EachMistakeIsNamed) {
       {"weights|nan|head 0, level 1", [](auto& p, auto&, auto&) { p.weights = not_a_number; }},
       {"lengths|tokens = 5|got 99|sequence 1", [](auto& p, auto&, auto&) { p.lengths = too_long; }},
       {"lengths|got -1", [](auto& p, auto&, auto&) { p.lengths = negative; }},
+      {"key_tokens|2^30|got 2147483648", [](auto& p, auto&, auto&) { p.key_tokens = int64_t{1} << 31; }},
+      {"key_lengths|tokens = 5|got 99",
+       [](auto& p, auto&, auto&) {
+         p.key_tokens = 5;
+         p.key_lengths = too_long;
+       }},
+      {"slopes|finite|inf|head 0", [](auto& p, auto&, auto&) { p.slopes = infinite + 2; }},
+      {"dropout|0 to 0.9999|got 1", [](auto& p, auto&, auto&) { p.dropout.probability = 1; }},
+      {"dropout state|null", [](auto& p, auto&, auto&) { p.dropout = {0.5, nullptr}; }},
+      {"begins|mix at level 1", [](auto& p, auto&, auto&) { p.v.begins = p.q[0].begins = p.k[0].begins = too_long; }},
+      {"bias|none with packed",
+       [](auto& p, auto&, auto&) {
+         for (int l = 0; l < 2; ++l) p.q[l].begins = p.k[l].begins = too_long;
+         p.v.begins = too_long;
+         p.bias = p.v;
+       }},
+      {"lengths|packed|null",
+       [](auto& p, auto&, auto&) {
+         for (int l = 0; l < 2; ++l) p.q[l].begins = p.k[l].begins = too_long;
+         p.v.begins = too_long;
+       }},
       {"q[1]|null", [](auto& p, auto&, auto&) { p.q[1].data = nullptr; }},
       {"k[0]|null", [](auto& p, auto&, auto&) { p.k[0].data = nullptr; }},
       {"v|null", [](auto& p, auto&, auto&) { p.v.data = nullptr; }},

@@ -4,6 +4,8 @@
 // by.
 #pragma once
 
+#include <array>
+
 #include "cases/hkt_case.h"
 
 namespace strata::test {
@@ -18,14 +20,14 @@ struct PlainHkt {
   explicit PlainHkt(const HktData<S>& d) {
     const HktCase& c = d.spec;
     for (int l = 0; l < c.levels; ++l) {
-      dq.push_back(zeros(c.batch, c.heads, hkt_level_tokens(c.tokens, l), c.head_size));
-      dk.push_back(zeros(c.batch, c.key_heads, hkt_level_tokens(c.tokens, l), c.head_size));
+      dq.push_back(zeros(d.parts(), c.heads, d.query_rows(l), c.head_size));
+      dk.push_back(zeros(d.parts(), c.key_heads, d.key_rows(l), c.head_size));
     }
-    out = zeros(c.batch, c.heads, c.tokens, c.value_size);
-    dv = zeros(c.batch, c.key_heads, c.tokens, c.value_size);
-    lse = zeros(1, c.batch, c.heads, c.tokens);
+    out = zeros(d.parts(), c.heads, d.query_rows(0), c.value_size);
+    dv = zeros(d.parts(), c.key_heads, d.key_rows(0), c.value_size);
+    lse = zeros(1, d.parts(), c.heads, d.query_rows(0));
     dweights = zeros(1, 1, c.heads, c.levels);
-    if (d.has_bias()) dbias = zeros(d.bias.shape()[0], d.bias.shape()[1], c.tokens, c.tokens);
+    if (d.has_bias()) dbias = zeros(d.bias.shape()[0], d.bias.shape()[1], c.tokens, c.keys());
     for (int64_t b = 0; b < c.batch; ++b)
       for (int64_t h = 0; h < c.heads; ++h) run(d, b, h);
     for (auto* gradients : {&dq, &dk})
@@ -46,68 +48,105 @@ struct PlainHkt {
     array.each([&](auto... at) { array(at...) = stored(array(at...)); });
   }
 
+  // Philox4x32-10 written out a second time: word x / 2 of counter (key / 8, row, head, sequence), its lower half first.
+  static bool is_dropped(const HktData<S>& d, int64_t b, int64_t h, int64_t i, int64_t j) {
+    uint64_t key = static_cast<uint64_t>(d.dropout_state[0]);
+    for (int64_t n = 0; n < d.dropout_state[1]; ++n) key += 0x9E3779B97F4A7C15u;
+    std::array<uint64_t, 4> c = {static_cast<uint64_t>(j / 8), static_cast<uint64_t>(i), static_cast<uint64_t>(h),
+                                 static_cast<uint64_t>(b)};
+    uint64_t k0 = key % (uint64_t{1} << 32), k1 = key >> 32;
+    for (int round = 0; round < 10; ++round) {
+      const uint64_t low = 0xffffffffu, first = 0xD2511F53u * c[0], third = 0xCD9E8D57u * c[2];
+      c = {(third >> 32) ^ c[1] ^ k0, third & low, (first >> 32) ^ c[3] ^ k1, first & low};
+      k0 = (k0 + 0x9E3779B9u) & low;
+      k1 = (k1 + 0xBB67AE85u) & low;
+    }
+    const uint64_t bits = c[j % 8 / 2] >> (j % 2 == 0 ? 0 : 16) & 0xffff;
+    return static_cast<double>(bits) < std::round(d.spec.dropout * 65536);
+  }
+
   void run(const HktData<S>& d, int64_t b, int64_t h) {
     const HktCase& c = d.spec;
     const int64_t n = c.lengths.empty() ? c.tokens : c.lengths[b];
+    const int64_t n_keys = c.lengths_of_keys().empty() ? c.keys() : c.lengths_of_keys()[b];
     const int64_t kh = h / (c.heads / c.key_heads);
     const T scale = T(1) / std::sqrt(T(c.head_size));
-    std::vector<T> P(n * n), dS(n * n);
+    const T kept = static_cast<T>(1 / (1 - std::round(c.dropout * 65536) / 65536));
+    std::vector<T> P(n * n_keys), dS(n * n_keys);
+    auto query = [&](int l) { return d.queries.place(b, l); };
+    auto key = [&](int l) { return d.keys.place(b, l); };
     auto bias = [&](int64_t i, int64_t j) {
-      return d.has_bias() ? T(d.bias(d.bias.shape()[0] == 1 ? 0 : b, d.bias.shape()[1] == 1 ? 0 : h, i, j)) : T(0);
+      const T alibi = c.alibi ? -T(d.slopes(0, 0, 0, h)) * T(std::abs(i - j)) : T(0);
+      if (!d.has_bias()) return alibi;
+      return alibi + T(d.bias(d.bias.shape()[0] == 1 ? 0 : b, d.bias.shape()[1] == 1 ? 0 : h, i, j));
+    };
+    auto visible = [&](int64_t i, int64_t j) {
+      return (!c.causal || j <= i) && (c.window_left < 0 || j >= i - c.window_left) &&
+             (c.window_right < 0 || j <= i + c.window_right);
+    };
+    auto factor = [&](int64_t i, int64_t j) {
+      return c.dropout == 0 ? T(1) : is_dropped(d, b, h, i, j) ? T(0) : kept;
     };
     auto product = [&](int l, int64_t i, int64_t j) {
+      const SequencePlace q = query(l), k = key(l);
       T sum = 0;
-      for (int x = 0; x < c.head_size; ++x) sum += T(d.q[l](b, h, i >> l, x)) * T(d.k[l](b, kh, j >> l, x));
+      for (int x = 0; x < c.head_size; ++x)
+        sum += T(d.q[l](q.part, h, q.row + (i >> l), x)) * T(d.k[l](k.part, kh, k.row + (j >> l), x));
       return sum;
     };
-    for (int64_t i = 0; i < c.tokens; ++i) {
-      lse(0, b, h, i) = -std::numeric_limits<T>::infinity();
+    const auto [part, row] = query(0);
+    const auto [key_part, key_row] = key(0);
+    for (int64_t i = 0; i < (c.packed ? n : c.tokens); ++i) {
+      lse(0, part, h, row + i) = -std::numeric_limits<T>::infinity();
       if (i >= n) continue;
-      const int64_t keys = c.causal ? i + 1 : n;
       T peak = -std::numeric_limits<T>::infinity(), sum = 0;
-      for (int64_t j = 0; j < keys; ++j) {
+      for (int64_t j = 0; j < n_keys; ++j) {
         T s = 0;
         for (int l = 0; l < c.levels; ++l) s += T(d.weights(0, 0, h, l)) * product(l, i, j);
-        P[i * n + j] = stored(scale * s + bias(i, j));
-        peak = std::max(peak, P[i * n + j]);
+        P[i * n_keys + j] = visible(i, j) ? stored(scale * s + bias(i, j)) : -std::numeric_limits<T>::infinity();
+        peak = std::max(peak, P[i * n_keys + j]);
       }
       if (peak == -std::numeric_limits<T>::infinity()) {
-        std::fill_n(&P[i * n], n, T(0));
+        std::fill_n(P.begin() + i * n_keys, n_keys, T(0));
         continue;
       }
-      for (int64_t j = 0; j < n; ++j) {
-        P[i * n + j] = j < keys ? std::exp(P[i * n + j] - peak) : T(0);
-        sum += P[i * n + j];
+      for (int64_t j = 0; j < n_keys; ++j) {
+        P[i * n_keys + j] = std::exp(P[i * n_keys + j] - peak);
+        sum += P[i * n_keys + j];
       }
-      lse(0, b, h, i) = peak + std::log(sum);
-      T D = -T(d.dlse(0, b, h, i));
-      for (int64_t j = 0; j < n; ++j) P[i * n + j] = stored(P[i * n + j] / sum);
+      lse(0, part, h, row + i) = peak + std::log(sum);
+      T D = -T(d.dlse(0, part, h, row + i));
+      for (int64_t j = 0; j < n_keys; ++j) P[i * n_keys + j] = stored(P[i * n_keys + j] / sum);
       for (int x = 0; x < c.value_size; ++x) {
         T o = 0;
-        for (int64_t j = 0; j < n; ++j) o += P[i * n + j] * T(d.v(b, kh, j, x));
-        out(b, h, i, x) = stored(o);
-        D += stored(o) * T(d.dout(b, h, i, x));
+        for (int64_t j = 0; j < n_keys; ++j)
+          o += factor(i, j) * P[i * n_keys + j] * T(d.v(key_part, kh, key_row + j, x));
+        out(part, h, row + i, x) = stored(o);
+        D += stored(o) * T(d.dout(part, h, row + i, x));
       }
-      for (int64_t j = 0; j < keys; ++j) {
+      for (int64_t j = 0; j < n_keys; ++j) {
+        if (!visible(i, j)) continue;
         T dP = 0;
         for (int x = 0; x < c.value_size; ++x) {
-          dP += T(d.dout(b, h, i, x)) * T(d.v(b, kh, j, x));
-          dv(b, kh, j, x) += P[i * n + j] * T(d.dout(b, h, i, x));
+          dP += T(d.dout(part, h, row + i, x)) * T(d.v(key_part, kh, key_row + j, x));
+          dv(key_part, kh, key_row + j, x) += factor(i, j) * P[i * n_keys + j] * T(d.dout(part, h, row + i, x));
         }
-        dS[i * n + j] = stored(P[i * n + j] * (stored(dP) - D));
-        if (d.has_bias()) dbias(dbias.shape()[0] == 1 ? 0 : b, dbias.shape()[1] == 1 ? 0 : h, i, j) += dS[i * n + j];
+        dS[i * n_keys + j] = stored(P[i * n_keys + j] * (stored(factor(i, j) * dP) - D));
+        if (d.has_bias())
+          dbias(dbias.shape()[0] == 1 ? 0 : b, dbias.shape()[1] == 1 ? 0 : h, i, j) += dS[i * n_keys + j];
       }
     }
     for (int l = 0; l < c.levels; ++l) {
       const T a = T(d.weights(0, 0, h, l));
+      const SequencePlace q = query(l), k = key(l);
       for (int64_t i = 0; i < n; ++i) {
-        for (int64_t j = 0; j < n; ++j) {
-          const T g = scale * dS[i * n + j];
+        for (int64_t j = 0; j < n_keys; ++j) {
+          const T g = scale * dS[i * n_keys + j];
           if (g == T(0)) continue;
           dweights(0, 0, h, l) += g * product(l, i, j);
           for (int x = 0; x < c.head_size; ++x) {
-            dq[l](b, h, i >> l, x) += a * g * T(d.k[l](b, kh, j >> l, x));
-            dk[l](b, kh, j >> l, x) += a * g * T(d.q[l](b, h, i >> l, x));
+            dq[l](q.part, h, q.row + (i >> l), x) += a * g * T(d.k[l](k.part, kh, k.row + (j >> l), x));
+            dk[l](k.part, kh, k.row + (j >> l), x) += a * g * T(d.q[l](q.part, h, q.row + (i >> l), x));
           }
         }
       }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cases/array.h"
+#include "cases/packed_rows.h"
 #include "strata/hsa_stream.h"
 
 namespace strata::test {
@@ -15,6 +16,10 @@ struct StreamCase {
   int near = 1, levels = 1;
   int64_t key_heads = 0;  // 0: as many as heads
   bool both_sides = false;
+  std::vector<int64_t> lengths = {};  // of packed sequences, `batch` of them; `tokens` is the longest
+  double dropout = 0;
+
+  bool is_packed() const { return !lengths.empty(); }
 };
 inline std::ostream& operator<<(std::ostream& out, const StreamCase& c) { return out << c.name; }
 
@@ -24,25 +29,28 @@ struct StreamData {
   explicit StreamData(const StreamCase& c) : spec(c) {
     std::mt19937_64 random(4);
     if (spec.key_heads == 0) spec.key_heads = c.heads;
-    const int64_t key_heads = spec.key_heads;
+    const int64_t key_heads = spec.key_heads, parts = c.is_packed() ? 1 : c.batch;
+    if (c.is_packed()) packed = PackedRows(c.lengths, c.levels);
+    auto rows_of = [&](int l) { return c.is_packed() ? packed.totals[l] : hkt_level_tokens(c.tokens, l); };
+    const int64_t tokens = rows_of(0);
     for (int l = 0; l < c.levels; ++l) {
-      const int64_t rows = hkt_level_tokens(c.tokens, l);
-      for (auto* list : {&q, &dq}) list->emplace_back(c.batch, c.heads, rows, c.head_size, c.memory);
-      for (auto* list : {&k, &dk}) list->emplace_back(c.batch, key_heads, rows, c.head_size, c.memory);
+      const int64_t rows = rows_of(l);
+      for (auto* list : {&q, &dq}) list->emplace_back(parts, c.heads, rows, c.head_size, c.memory);
+      for (auto* list : {&k, &dk}) list->emplace_back(parts, key_heads, rows, c.head_size, c.memory);
       q[l].randomize(random), k[l].randomize(random);
     }
-    for (Array<S>* array : {&v, &dv}) *array = Array<S>(c.batch, key_heads, c.tokens, c.value_size, c.memory);
-    for (Array<S>* array : {&out, &dout}) *array = Array<S>(c.batch, c.heads, c.tokens, c.value_size, c.memory);
+    for (Array<S>* array : {&v, &dv}) *array = Array<S>(parts, key_heads, tokens, c.value_size, c.memory);
+    for (Array<S>* array : {&out, &dout}) *array = Array<S>(parts, c.heads, tokens, c.value_size, c.memory);
     for (Array<S>* array : {&v, &dout}) array->randomize(random);
-    for (Array<T>* array : {&lse, &dlse}) *array = Array<T>(1, c.batch, c.heads, c.tokens);
+    for (Array<T>* array : {&lse, &dlse}) *array = Array<T>(1, parts, c.heads, tokens);
     dlse.randomize(random, 0.3);
-    weights = Array<T>(c.batch, 1, c.tokens, 1);
-    dweights = Array<T>(c.batch, key_heads, c.tokens, 1);
+    weights = Array<T>(parts, 1, tokens, 1);
+    dweights = Array<T>(parts, key_heads, tokens, 1);
     weights.each([&](auto... at) {
       const double u = std::uniform_real_distribution<double>(-0.5, 2)(random);
       weights(at...) = static_cast<T>(u < 0 ? 0.0 : u);
     });
-    for (Array<T>* array : {&key_bias, &dkey_bias}) *array = Array<T>(c.batch, key_heads, c.tokens, 1);
+    for (Array<T>* array : {&key_bias, &dkey_bias}) *array = Array<T>(parts, key_heads, tokens, 1);
     key_bias.randomize(random, 0.5);
     for (Array<T>* array : {&level_weights, &dlevel_weights}) *array = Array<T>(1, 1, c.heads, c.levels);
     for (int64_t h = 0; h < c.heads; ++h) {
@@ -70,24 +78,26 @@ struct StreamData {
     p.batch = spec.batch, p.heads = spec.heads, p.tokens = spec.tokens, p.branching = spec.branching;
     p.head_size = spec.head_size, p.value_size = spec.value_size;
     p.key_heads = spec.key_heads, p.near = spec.near, p.levels = spec.levels, p.both_sides = spec.both_sides;
-    for (int l = 0; l < spec.levels; ++l) p.q[l] = q[l].view(), p.k[l] = k[l].view();
+    for (int l = 0; l < spec.levels; ++l) p.q[l] = packed_view(q[l], l), p.k[l] = packed_view(k[l], l);
     if (spec.levels > 1) p.level_weights = level_weights.data();
-    p.v = v.view();
-    if (spec.weights) p.weights = weights.view();
-    if (spec.key_bias) p.key_bias = key_bias.view();
+    p.v = packed_view(v);
+    if (spec.weights) p.weights = packed_view(weights);
+    if (spec.key_bias) p.key_bias = packed_view(key_bias);
+    if (spec.is_packed()) p.lengths = spec.lengths.data(), p.packed_rows = packed.totals[0];
+    p.dropout = {spec.dropout, dropout_state};
     if (spec.positions) p.positions = positions.data(), p.heights = heights;
     p.scale = 0.7;
     p.threads = threads;
     return p;
   }
-  HsaStreamOutputs outputs() { return {out.view(), lse.data()}; }
+  HsaStreamOutputs outputs() { return {packed_view(out), lse.data()}; }
   HsaStreamGradients gradients() {
     HsaStreamGradients g;
-    g.dout = dout.view(), g.dlse = dlse.data(), g.dv = dv.view();
-    for (int l = 0; l < spec.levels; ++l) g.dq[l] = dq[l].view(), g.dk[l] = dk[l].view();
+    g.dout = packed_view(dout), g.dlse = dlse.data(), g.dv = packed_view(dv);
+    for (int l = 0; l < spec.levels; ++l) g.dq[l] = packed_view(dq[l], l), g.dk[l] = packed_view(dk[l], l);
     if (spec.levels > 1) g.dlevel_weights = dlevel_weights.data();
-    if (spec.weights) g.dweights = dweights.view();
-    if (spec.key_bias) g.dkey_bias = dkey_bias.view();
+    if (spec.weights) g.dweights = packed_view(dweights);
+    if (spec.key_bias) g.dkey_bias = packed_view(dkey_bias);
     if (spec.positions) g.dpositions = dpositions.data();
     return g;
   }
@@ -100,7 +110,16 @@ struct StreamData {
     if (spec.key_bias) f("dkey_bias", dkey_bias, want.dkey_bias);
     if (spec.positions) f("dpositions", dpositions, want.dpositions);
   }
+  template <class Any>
+  View packed_view(Any& array, int l = 0) {
+    View view = array.view();
+    view.begins = packed.data(l);
+    return view;
+  }
+
   StreamCase spec;
+  PackedRows packed;
+  int64_t dropout_state[2] = {99, 7};
   int64_t heights;
   std::vector<Array<S>> q, k, dq, dk;  // by level
   Array<S> v, out, dout, dv;
@@ -140,6 +159,18 @@ inline std::vector<StreamCase> strata_stream_cases() {
           {"both_sides_levels", 2, 4, 149, 5, 8, 8, true, true, true, dense, 2, 3, 2, true},
           {"both_sides_b16_levels", 1, 1, 333, 16, 16, 16, false, false, true, dense, 3, 4, 0, true},
           {"both_sides_binary", 1, 1, 67, 2, 4, 4, true, false, true, dense, 2, 5, 0, true}};
+}
+
+// Packed sequences, and dropout.
+inline std::vector<StreamCase> stream_argument_cases() {
+  const Memory dense = Memory::kDense;
+  return {{"packed", 4, 2, 300, 16, 16, 16, false, false, false, dense, 2, 1, 0, false, {300, 1, 0, 75}},
+          {"packed_all_terms", 4, 4, 131, 5, 8, 6, true, true, true, dense, 2, 3, 2, false, {20, 131, 64, 5}},
+          {"packed_both_sides", 3, 2, 149, 4, 8, 8, true, true, true, dense, 2, 3, 0, true, {149, 3, 70}},
+          {"packed_b16_both_sides", 3, 2, 400, 16, 16, 16, false, false, false, dense, 2, 4, 0, true, {33, 400, 16}},
+          {"dropout", 1, 2, 300, 16, 16, 16, false, false, false, dense, 2, 1, 0, false, {}, 0.2},
+          {"dropout_all_terms", 2, 4, 131, 5, 8, 6, true, true, true, dense, 2, 3, 2, false, {}, 0.5},
+          {"dropout_packed", 3, 2, 90, 4, 8, 8, false, false, true, dense, 1, 2, 0, true, {90, 0, 41}, 0.1}};
 }
 
 }  // namespace strata::test

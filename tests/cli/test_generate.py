@@ -6,13 +6,20 @@ import subprocess
 import pytest
 
 from test_embed import STRATA, strata
-from tiny_models import write_bert, write_gpt2
+from tiny_models import write_bert, write_gpt2, write_modern
 
 
 @pytest.fixture
 def gpt2(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_gpt2(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(params=["llama", "qwen2"])
+def modern(request, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_modern(tmp_path, request.param)
     return tmp_path
 
 
@@ -51,6 +58,37 @@ def test_caches_equal_prompts_read_anew(gpt2, runs):
     for layers, branching in (("0,1", 64), ("1", 64)):
         assert made(gpt2, "abcdef", "--temperature", 0, "--tokens", 20, "--layers", layers, "--branching", branching)["text"] == \
             made(gpt2, "abcdef", "--temperature", 0, "--tokens", 20)["text"], "as many children as tokens: softmax"
+
+
+def test_modern_models_with_their_caches(modern):
+    whole = made(modern, "abc 12", "--tokens", 12, "--temperature", 0)
+    assert whole["prompt_tokens"] == (7 if "llama" in (modern / "config.json").read_text() else 6), "Llama's texts begin with a token"
+    assert len(whole["ids"]) == whole["tokens"] == 12
+    for layers in ("0,1", "1"):
+        streamed = made(modern, "abc 12", "--tokens", 12, "--temperature", 0, "--layers", layers, "--branching", 64)
+        assert streamed["ids"] == whole["ids"], "as many children as tokens: softmax"
+    assert made(modern, "ab" * 40, "--tokens", 70)["tokens"] == 70, "longer than the model reads"
+    assert made(modern, "", "--tokens", 3)["prompt_tokens"] == 1
+    config = json.loads((modern / "config.json").read_text())
+    (modern / "generation_config.json").write_text(json.dumps({"eos_token_id": [whole["ids"][2]]}))
+    cut = made(modern, "abc 12", "--tokens", 12, "--temperature", 0)
+    assert cut["ended"] == "end of text" and whole["ids"][:3].index(whole["ids"][2]) == cut["tokens"]
+    (modern / "config.json").write_text(json.dumps({**config, "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}))
+    assert "expected a rope_type of default, linear or llama3, got dynamic" in generate(modern, "abc", code=3)
+    (modern / "config.json").write_text(json.dumps({**config, "model_type": "mistral"}))
+    assert 'bert, roberta, gpt2, llama or qwen2, got "mistral"' in generate(modern, "abc", code=3)
+    (modern / "config.json").write_text(json.dumps(config))
+    (modern / "tokenizer.json").unlink()
+    assert "expected tokenizer.json" in generate(modern, "abc", code=3)
+
+
+def test_modern_caches_equal_prompts_read_anew(modern):
+    """The bytes of the alphabet alone, so that a text can be read again."""
+    whole = made(modern, "abc", "--tokens", 8, "--temperature", 0)
+    text = bytes(whole["ids"]) if max(whole["ids"]) < 256 else b""
+    for count in range(1, 8):
+        (modern / "prompt").write_bytes(b"abc" + text[:count])
+        assert made(modern, "--file", "prompt", "--tokens", 1, "--temperature", 0)["ids"] == [whole["ids"][count]]
 
 
 def test_ctrl_c_keeps_what_was_written(runs):

@@ -7,7 +7,7 @@ import pytest
 
 from test_embed import STRATA, model, strata  # noqa: F401 (model is a fixture)
 from test_report import page
-from tiny_models import write_gpt2
+from tiny_models import write_gpt2, write_modern
 
 
 def write_rows(path, rows=40):
@@ -90,9 +90,13 @@ def test_a_run_of_our_own_uses_its_head_and_its_tree(tmp_path, monkeypatch):
     assert 'got "12"' in inject("run", "--test", "test.tsv", "--layers", "1", code=3)
 
 
-def test_a_causal_model_loses_nats(tmp_path, monkeypatch):
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
+def test_a_causal_model_loses_nats(tmp_path, monkeypatch, family):
     monkeypatch.chdir(tmp_path)
-    write_gpt2(tmp_path)
+    if family == "gpt2":
+        write_gpt2(tmp_path)
+    else:
+        write_modern(tmp_path, family)
     (tmp_path / "test.tsv").write_text("label\ttext\n" + "".join(f"x\tabc de fgh i{'klm' * (i % 3)}\n" for i in range(8)))
     inject(tmp_path, "--test", "test.tsv", "--tree", "balanced", "--branching", "2", "--layers", "1", "--folder", "out")
     data = json.load(open("out/inject.json"))

@@ -17,6 +17,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, HsaStream, testing::ValuesIn(stream_cases()),
                          [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(Strata, HsaStream, testing::ValuesIn(strata_stream_cases()),
                          [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Arguments, HsaStream, testing::ValuesIn(stream_argument_cases()),
+                         [](const auto& info) { return info.param.name; });
 
 template <class S>
 void run(StreamData<S>& d, int threads = 2) {
@@ -57,7 +59,7 @@ TEST_P(HsaStream, SameBitsAtAnyThreadCount) {
 
 TEST_P(HsaStream, CausalOutputsNeverDependOnLaterTokens) {
   const StreamCase& c = GetParam();
-  if (c.both_sides) return;
+  if (c.both_sides || c.is_packed()) return;
   StreamData<float> clean(c);
   ASSERT_TRUE(hsa_stream_forward(clean.problem(), clean.outputs()).ok());
   for (int64_t t = 0; t < c.tokens; t += std::max<int64_t>(1, c.tokens / 17)) {
@@ -80,7 +82,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(StreamCase{"hsa", 1, 2, 11, 3, 2, 2, true, true, true},
                     StreamCase{"near", 1, 1, 14, 2, 2, 2, true, true, true, Memory::kDense, 2},
                     StreamCase{"levels", 2, 2, 13, 3, 2, 2, true, true, true, Memory::kDense, 2, 3, 1},
-                    StreamCase{"both_sides", 1, 2, 13, 2, 2, 2, true, true, true, Memory::kDense, 2, 3, 1, true}),
+                    StreamCase{"both_sides", 1, 2, 13, 2, 2, 2, true, true, true, Memory::kDense, 2, 3, 1, true},
+                    StreamCase{"dropout", 1, 2, 13, 2, 2, 2, true, true, true, Memory::kDense, 2, 3, 1, false, {}, 0.3}),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(StreamGradients, OfTheReferenceEqualFiniteDifferences) {
@@ -120,6 +123,66 @@ TEST_P(StreamGradients, OfTheReferenceEqualFiniteDifferences) {
     dweights(b, 0, t, 0) = sum;
   });
   check("weights", d.weights, dweights);
+}
+
+// Packed sequences give what each gives alone, with its own draws of dropout.
+TEST(HsaStreamRef, PackedSequencesAreAsAlone) {
+  for (const StreamCase& c : stream_argument_cases()) {
+    if (!c.is_packed()) continue;
+    StreamData<double> all(c);
+    ASSERT_TRUE(hsa_stream_forward_ref(all.problem(), all.outputs()).ok());
+    ASSERT_TRUE(hsa_stream_backward_ref(all.problem(), all.outputs(), all.gradients()).ok());
+    for (int64_t b = 0; b < c.batch; ++b) {
+      // A padded batch with as many sequences, of this one's length, so that dropout draws for sequence b.
+      StreamCase alone = c;
+      alone.lengths = {};
+      alone.tokens = c.lengths[b];
+      if (alone.tokens == 0) continue;
+      StreamData<double> one(alone);
+      auto each_row = [&](Array<double>& array, Array<double>& packed, int l, auto f) {
+        array.each([&](int64_t part, int64_t h, int64_t t, int64_t x) {
+          if (part == b) f(array(part, h, t, x), packed(0, h, all.packed.begins[l][b] + t, x));
+        });
+      };
+      auto copy = [](double& to, double from) { to = from; };
+      for (int l = 0; l < c.levels; ++l) each_row(one.q[l], all.q[l], l, copy), each_row(one.k[l], all.k[l], l, copy);
+      each_row(one.v, all.v, 0, copy), each_row(one.dout, all.dout, 0, copy);
+      each_row(one.weights, all.weights, 0, copy), each_row(one.key_bias, all.key_bias, 0, copy);
+      one.level_weights.copy_from(all.level_weights);
+      one.heights = all.heights, one.positions = all.positions;
+      for (auto* d : {&one, &all}) d->dlse.fill(0);
+      HsaStreamGradients g = one.gradients();
+      one.dpositions = Array<double>(1, c.heads, all.heights, all.positions.shape()[3]);
+      g.dpositions = c.positions ? one.dpositions.data() : nullptr;
+      ASSERT_TRUE(hsa_stream_forward_ref(one.problem(), one.outputs()).ok());
+      ASSERT_TRUE(hsa_stream_backward_ref(one.problem(), one.outputs(), g).ok());
+      ASSERT_TRUE(hsa_stream_backward_ref(all.problem(), all.outputs(), all.gradients()).ok());
+      auto expect_same = [&](double got, double want) { ASSERT_NEAR(got, want, 1e-12) << c.name << ", sequence " << b; };
+      each_row(one.out, all.out, 0, expect_same), each_row(one.dv, all.dv, 0, expect_same);
+      for (int l = 0; l < c.levels; ++l) {
+        each_row(one.dq[l], all.dq[l], l, expect_same);
+        each_row(one.dk[l], all.dk[l], l, expect_same);
+      }
+    }
+  }
+}
+
+// The output is the mean of its draws, and no draw is that of another row or node.
+TEST(HsaStreamRef, DropoutHasTheRightMean) {
+  StreamCase c{"mean", 1, 1, 40, 3, 2, 2, false, false, false, Memory::kDense, 2};
+  StreamData<double> whole(c);
+  ASSERT_TRUE(hsa_stream_forward_ref(whole.problem(), whole.outputs()).ok());
+  c.dropout = 0.25;
+  Array<double> mean(1, 1, 40, 2);
+  mean.fill(0);
+  constexpr int kDraws = 3000;
+  for (int64_t offset = 0; offset < kDraws; ++offset) {
+    StreamData<double> d(c);
+    d.dropout_state[1] = offset;
+    ASSERT_TRUE(hsa_stream_forward_ref(d.problem(), d.outputs()).ok());
+    mean.each([&](auto... at) { mean(at...) += d.out(at...) / kDraws; });
+  }
+  mean.each([&](auto... at) { EXPECT_NEAR(mean(at...), whole.out(at...), 0.1); });
 }
 
 TEST(HsaStreamRef, AHiddenTokenHasNoGradients) {

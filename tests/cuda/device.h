@@ -77,6 +77,7 @@ class Mirror {
   template <class AnyView>
   void translate_view(AnyView& view) const {
     view.data = translate(static_cast<decltype(view.data)>(view.data));
+    view.begins = translate(view.begins);
   }
 
   template <class S>

@@ -14,7 +14,14 @@ void run_on_gpu(HktData<S>& d) {
   }
   for (Array<S>* array : {&d.v, &d.dv, &d.out, &d.dout, &d.bias, &d.dbias}) mirror.add(*array);
   for (auto* array : {&d.weights, &d.dweights, &d.lse, &d.dlse}) mirror.add(*array);
-  if (!d.spec.lengths.empty()) mirror.add(d.spec.lengths.data(), d.spec.lengths.size() * sizeof(int64_t));
+  for (auto* lengths : {&d.spec.lengths, &d.spec.key_lengths}) {
+    if (!lengths->empty()) mirror.add(lengths->data(), lengths->size() * sizeof(int64_t));
+  }
+  for (PackedRows* rows : {&d.queries, &d.keys}) {
+    for (std::vector<int64_t>& begins : rows->begins) mirror.add(begins.data(), begins.size() * sizeof(int64_t));
+  }
+  mirror.add(d.slopes);
+  mirror.add(d.dropout_state, sizeof d.dropout_state);
 
   HktProblem p = d.problem();
   HktOutputs o = d.outputs();
@@ -34,6 +41,9 @@ void run_on_gpu(HktData<S>& d) {
   mirror.translate_view(g.dbias);
   p.weights = mirror.translate(static_cast<const char*>(p.weights));
   p.lengths = mirror.translate(p.lengths);
+  p.key_lengths = mirror.translate(p.key_lengths);
+  p.slopes = mirror.translate(static_cast<const char*>(p.slopes));
+  p.dropout.state = mirror.translate(p.dropout.state);
   o.lse = mirror.translate(static_cast<char*>(o.lse));
   g.dlse = mirror.translate(static_cast<const char*>(g.dlse));
   g.dweights = mirror.translate(static_cast<char*>(g.dweights));
@@ -68,6 +78,37 @@ inline std::vector<HktCase> hkt_gpu_cases() {
   cases.push_back({"gpu_l5_long_wide", 1, 2, 1, 650, 5, 128, 128, true, {641}});
   cases.push_back({"gpu_l4_long_wide", 2, 1, 1, 390, 4, 96, 128, false, {390, 7}});
   cases.push_back({"gpu_l5_short", 3, 2, 2, 21, 5, 64, 64, true, {21, 5, 0}});
+  auto add = [&](const HktCase& c, const auto& change) { cases.push_back(changed(c, change)); };
+  auto packed = [](HktCase& c) { c.packed = true; };
+  add({"gpu_packed", 5, 4, 2, 700, 3, 64, 64, true, {700, 1, 0, 300, 129}}, packed);
+  add({"gpu_packed_wide", 3, 2, 2, 400, 3, 128, 128, false, {130, 400, 17}}, packed);
+  add({"gpu_packed_l5", 4, 2, 1, 333, 5, 64, 64, true, {333, 16, 1, 257}}, packed);
+  add({"gpu_packed_flat", 3, 2, 2, 513, 1, 64, 64, false, {2, 513, 64}}, packed);
+  auto window = [](int64_t left, int64_t right) {
+    return [=](HktCase& c) {
+      c.window_left = left;
+      c.window_right = right;
+    };
+  };
+  add({"gpu_window", 1, 4, 2, 1500, 3, 64, 64, true}, window(300, 0));
+  add({"gpu_window_wide", 2, 2, 2, 900, 3, 128, 128, false, {900, 500}}, window(130, 65));
+  add({"gpu_window_l5", 1, 2, 2, 1000, 5, 64, 64, false}, window(1, 200));
+  add({"gpu_window_flat", 1, 2, 2, 1000, 1, 128, 128, true}, window(127, -1));
+  add({"gpu_cross", 2, 2, 2, 300, 3, 64, 64, false, {300, 77}}, [](HktCase& c) {
+    c.key_tokens = 800;
+    c.key_lengths = {800, 0};
+  });
+  add({"gpu_cross_causal", 1, 4, 1, 700, 3, 128, 128, true}, [](HktCase& c) { c.key_tokens = 300; });
+  add({"gpu_packed_cross_window", 3, 2, 2, 300, 4, 64, 64, false, {300, 20, 129}}, [](HktCase& c) {
+    c.packed = true;
+    c.key_tokens = 500;
+    c.key_lengths = {10, 500, 130};
+    c.window_left = 100;
+    c.window_right = 300;
+  });
+  add({"gpu_dropout", 1, 4, 2, 500, 3, 64, 64, true}, [](HktCase& c) { c.dropout = 0.1; });
+  add({"gpu_dropout_wide", 2, 2, 2, 300, 3, 128, 128, false}, [](HktCase& c) { c.dropout = 0.25; });
+  add({"gpu_alibi", 1, 4, 2, 600, 3, 64, 64, true}, [](HktCase& c) { c.alibi = true; });
   return cases;
 }
 

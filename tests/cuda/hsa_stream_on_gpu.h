@@ -15,7 +15,12 @@ HsaStreamProblem on_gpu(StreamData<S>& d, Mirror& mirror) {
   for (auto* array : {&d.level_weights, &d.dlevel_weights, &d.lse, &d.dlse, &d.weights, &d.dweights, &d.key_bias,
                       &d.dkey_bias, &d.positions, &d.dpositions})
     mirror.add(*array);
+  for (std::vector<int64_t>& begins : d.packed.begins) mirror.add(begins.data(), begins.size() * sizeof(int64_t));
+  if (d.spec.is_packed()) mirror.add(d.spec.lengths.data(), d.spec.lengths.size() * sizeof(int64_t));
+  mirror.add(d.dropout_state, sizeof d.dropout_state);
   HsaStreamProblem p = d.problem();
+  p.lengths = mirror.translate(p.lengths);
+  p.dropout.state = mirror.translate(p.dropout.state);
   for (int l = 0; l < p.levels; ++l) mirror.translate_view(p.q[l]), mirror.translate_view(p.k[l]);
   for (ConstView* view : {&p.v, &p.weights, &p.key_bias}) mirror.translate_view(*view);
   p.level_weights = mirror.translate(static_cast<const char*>(p.level_weights));
@@ -60,6 +65,13 @@ inline std::vector<StreamCase> stream_gpu_cases() {
   cases.push_back({"gpu_token_major", 2, 3, 130, 16, 64, 64, false, false, true, Memory::kTokenMajor});
   const Memory dense = Memory::kDense;
   for (const StreamCase& c : strata_stream_cases()) cases.push_back(c);
+  for (const StreamCase& c : stream_argument_cases()) cases.push_back(c);
+  cases.push_back({"gpu_packed", 4, 4, 1500, 16, 64, 64, false, false, false, dense, 2, 3, 2, false, {1500, 7, 0, 300}});
+  cases.push_back(
+      {"gpu_packed_both_sides", 3, 2, 700, 16, 64, 64, true, true, true, dense, 2, 3, 0, true, {100, 700, 33}});
+  cases.push_back({"gpu_packed_levels8", 2, 1, 400, 16, 32, 64, false, true, false, dense, 2, 8, 0, false, {130, 400}});
+  cases.push_back({"gpu_dropout", 1, 4, 900, 16, 64, 64, false, false, false, dense, 2, 3, 2, false, {}, 0.1});
+  cases.push_back({"gpu_dropout_b64", 2, 1, 500, 64, 64, 64, false, false, true, dense, 1, 1, 0, true, {500, 200}, 0.3});
   cases.push_back({"gpu_near2_long", 1, 1, 2500, 16, 64, 64, false, false, false, dense, 2});
   cases.push_back({"gpu_near3_all_terms", 2, 2, 333, 16, 64, 32, true, true, true, dense, 3});
   cases.push_back({"gpu_levels3_long", 1, 1, 2500, 16, 64, 64, false, false, false, dense, 2, 3});

@@ -1,5 +1,5 @@
 """Makes tiny seeded models of each family, with the outputs of the reference implementation (the `transformers` package
-on PyPI) for some ids. Run again only to change them: python make_models.py FOLDER"""
+on PyPI) for some ids. Run again only to change them: python make_models.py FOLDER [NAME ..]"""
 
 import json
 import os
@@ -12,6 +12,10 @@ from transformers import (
     BertForSequenceClassification,
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     RobertaConfig,
     RobertaForSequenceClassification,
 )
@@ -26,7 +30,30 @@ small = {
     "vocab_size": 32,
     "num_labels": 3,
 }
+grouped = {**small, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 40}
+grouped.pop("num_labels")
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 MODELS = {
+    # Frequencies on both sides of the blend, and in it.
+    "llama": lambda: LlamaForCausalLM(
+        LlamaConfig(
+            rope_parameters={**LLAMA3, "rope_theta": 30.0, "original_max_position_embeddings": 20},
+            head_dim=8,
+            rms_norm_eps=1e-5,
+            bos_token_id=0,
+            eos_token_id=[1, 2],
+            **grouped,
+        )
+    ),
+    "llama_linear": lambda: LlamaForCausalLM(
+        LlamaConfig(
+            rope_parameters={"rope_type": "linear", "factor": 2.5, "rope_theta": 10000.0},
+            attention_bias=True,
+            mlp_bias=True,
+            **{**grouped, "num_key_value_heads": 1},
+        )
+    ),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(tie_word_embeddings=True, rope_theta=1000.0, **grouped)),
     "bert": lambda: BertForSequenceClassification(BertConfig(max_position_embeddings=12, **small)),
     "roberta": lambda: RobertaForSequenceClassification(
         RobertaConfig(max_position_embeddings=12, pad_token_id=1, type_vocab_size=1, **small)
@@ -34,7 +61,20 @@ MODELS = {
     "gpt2": lambda: GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=32, n_positions=12)),
 }
 
+
+def greedy(model, ids, tokens=16):
+    """The likeliest tokens after `ids`, the whole text read anew for each, and how far ahead of the next each one is."""
+    ids, ahead = list(ids), []
+    for _ in range(tokens):
+        best = model(torch.tensor([ids])).logits[0, -1].topk(2)
+        ids.append(best.indices[0].item())
+        ahead.append((best.values[0] - best.values[1]).item())
+    return {"ids": ids[-tokens:], "least_ahead": round(min(ahead), 6)}
+
+
 for name, make in MODELS.items():
+    if len(sys.argv) > 2 and name not in sys.argv[2:]:
+        continue
     torch.manual_seed(7)
     model = make().eval()
     with torch.no_grad():
@@ -47,7 +87,7 @@ for name, make in MODELS.items():
             inputs["position_ids"] = torch.arange(2, 2 + ids.shape[1])[None]
         out = model(**inputs)
     folder = os.path.join(sys.argv[1], name)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, **({"max_shard_size": "8KB"} if name == "qwen2" else {}))
     os.path.exists(os.path.join(folder, "generation_config.json")) and os.remove(
         os.path.join(folder, "generation_config.json")
     )
@@ -58,5 +98,8 @@ for name, make in MODELS.items():
         "hidden": [[round(x, 6) for x in h.flatten().tolist()] for h in out.hidden_states],
         "logits": [round(x, 6) for x in out.logits.flatten().tolist()],
     }
+    if "Causal" in type(model).__name__:
+        with torch.no_grad():
+            expected["greedy"] = greedy(model, IDS[0])
     with open(os.path.join(folder, "expected.json"), "w") as out_file:
         json.dump(expected, out_file, separators=(",", ":"))

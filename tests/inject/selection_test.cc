@@ -27,6 +27,8 @@ TEST(ParseLayers, TakesNumbersNoneAndLate) {
 class NoModel : public Host {
  public:
   int64_t layers() const override { return 1; }
+  int64_t key_heads() const override { return heads(); }
+  int64_t head_size() const override { return hidden() / heads(); }
   int64_t heads() const override { return 1; }
   int64_t hidden() const override { return 1; }
   bool is_causal() const override { return false; }

@@ -36,6 +36,47 @@ HktAttention make(HktAttentionOptions options, bool causal = true) {
   return module;
 }
 
+TEST(HktAttention, PackedSequencesAreAsAlone) {
+  for (const auto& options : variants()) {
+    HktAttention module = make(HktAttentionOptions(options).rotary(options.psd() ? 0 : 2).window_left(6).alibi(true));
+    const std::vector<int64_t> lengths = {9, 1, 16, 5};
+    const Tensor x = torch::randn({1, 31, 16}, torch::kFloat64).set_requires_grad(true);
+    std::vector<Tensor> alone;
+    for (const Tensor& part : x.split_with_sizes(lengths, 1)) alone.push_back(module->forward(part));
+    const Tensor want = torch::cat(alone, 1);
+    const Tensor got = module->forward(x, HktInput().cu_seqlens(torch::tensor({0, 9, 10, 26, 31})).max_seqlen(16));
+    EXPECT_TRUE(torch::allclose(got, want, 1e-10, 1e-12)) << *module;
+    const Tensor dy = torch::randn_like(got);
+    EXPECT_TRUE(torch::allclose(torch::autograd::grad({got}, {x}, {dy})[0], torch::autograd::grad({want}, {x}, {dy})[0],
+                                1e-9, 1e-11));
+  }
+}
+
+TEST(HktAttention, KeysMayComeFromElsewhere) {
+  HktAttention module = make(HktAttentionOptions(16, 4).key_heads(2), false);
+  const Tensor x = torch::randn({2, 7, 16}, torch::kFloat64), memory = torch::randn({2, 12, 16}, torch::kFloat64);
+  const Tensor lengths = torch::tensor({12, 5});
+  const Tensor got = module->forward(x, HktInput().key(memory).key_lengths(lengths));
+  Tensor changed = memory.clone();
+  changed[1].slice(0, 5).fill_(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_TRUE(torch::equal(module->forward(x, HktInput().key(changed).key_lengths(lengths)), got));
+  const Tensor alone = module->forward(x.slice(0, 1), HktInput().key(memory.slice(0, 1).slice(1, 0, 5)));
+  EXPECT_TRUE(torch::allclose(got.slice(0, 1), alone));
+  EXPECT_TRUE(torch::allclose(module->forward(x, HktInput().key(x)), module->forward(x)));
+}
+
+TEST(HktAttention, DropoutIsForTraining) {
+  HktAttention module(HktAttentionOptions(16, 4).attention_dropout(0.5));
+  const Tensor x = torch::randn({2, 20, 16});
+  torch::manual_seed(3);
+  const Tensor first = module->forward(x);
+  EXPECT_FALSE(torch::equal(module->forward(x), first));
+  torch::manual_seed(3);
+  EXPECT_TRUE(torch::equal(module->forward(x), first));
+  module->eval();
+  EXPECT_TRUE(torch::equal(module->forward(x), module->forward(x)));
+}
+
 TEST(HktAttention, EqualsTheComposedModel) {
   for (const auto& options : variants()) {
     HktAttention module = make(options);
@@ -215,7 +256,7 @@ TEST(HktAttention, MistakesAreNamed) {
   refuse(HktAttentionOptions(16, 4).levels(9), "levels: expected 1 to 8, got 9");
   refuse(HktAttentionOptions(16, 4).taps(0), "taps: expected 1 or more");
   refuse(HktAttentionOptions(16, 4).psd(true).key_heads(2), "psd: expected key_heads = heads");
-  refuse(HktAttentionOptions(16, 4).attention_dropout(0.1), "attention_dropout: expected 0");
+  refuse(HktAttentionOptions(16, 4).attention_dropout(1.0), "attention_dropout: expected a probability");
   refuse(HktAttentionOptions(16, 4).rotary(3), "rotary: expected an even number of channels, at most the head size 4");
   refuse(HktAttentionOptions(16, 4).rotary(6), "rotary: expected an even number of channels, at most the head size 4");
   refuse(HktAttentionOptions(16, 4).rotary(4).rotary_base(1), "rotary_base: expected a number above 1");

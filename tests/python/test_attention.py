@@ -108,7 +108,7 @@ def test_corners_of_tree_and_near():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"dropout_p": 0.1}, "dropout_p: expected 0, got 0.1"),
+        ({"dropout_p": 1.0}, "dropout_p: expected a probability from 0 to less than 1, got 1.0"),
         ({"tree": 1, "near": 2}, "tree, near: expected one of them"),
         ({"near": 2, "attn_mask": torch.ones(37, 37)}, "attn_mask: expected none with near"),
         ({"tree": 1, "attn_mask": torch.ones(37, 37)}, "attn_mask: expected none with tree"),
@@ -124,8 +124,8 @@ def test_what_does_not_combine_is_named(options, words):
 
 def test_wrong_shapes_are_named():
     q, k, v = inputs(1)
-    with pytest.raises(ValueError, match="key: expected as many tokens as query, 37, got 30; cross-attention"):
-        strata.attention(q, k[:, :, :30], v[:, :, :30])
+    with pytest.raises(ValueError, match="key: expected as many tokens as query with near, 37, got 30; cross-attention"):
+        strata.attention(q, k[:, :, :30], v[:, :, :30], near=1)
     with pytest.raises(ValueError, match="key: expected as many heads as query, 4, got 2; pass enable_gqa=True"):
         strata.attention(q, k[:, :2], v[:, :2])
     with pytest.raises(ValueError, match="query: expected .* got Tensor of torch.float64, shape"):

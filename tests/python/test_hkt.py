@@ -82,7 +82,7 @@ def test_errors_name_the_argument():
     with pytest.raises(ValueError, match="multiple of heads"):
         strata.HktAttention(10, 4)
     with pytest.raises(ValueError, match="attention_dropout"):
-        strata.HktAttention(8, 4, attention_dropout=0.1)
+        strata.HktAttention(8, 4, attention_dropout=1.0)
     with pytest.raises(ValueError, match="x: expected shape"):
         strata.HktAttention(8, 4)(torch.zeros(3, 8))
     with pytest.raises(ValueError, match="expected a causal module"):

@@ -35,7 +35,29 @@ def hkt(**options):
 def hkt_backward(token_major):
     q, k, v, weights = hkt(grad=False, token_major=token_major)
     out, lse = ops.hkt_attention(q, k, v, weights)
-    return torch.randn_like(out), None, q, k, v, weights, out, lse, None, None, False, None, False
+    return torch.randn_like(out), None, q, k, v, weights, out, lse, False, None, None, False, None
+
+
+def hkt_packed(levels=2):
+    """Two sequences, of 5 and 7 tokens, with everything that goes with them: operands and options."""
+    rows = [strata.packed_rows(TOKENS, 2, level) for level in range(levels)]
+    q, k = ([heads(batch=1, tokens=count, seed=seed + l) for l, count in enumerate(rows)] for seed in (0, 5))
+    weights = torch.softmax(torch.randn(2, levels), -1).requires_grad_()
+    options = {
+        "cu_seqlens": torch.tensor([0, 5, TOKENS]),
+        "max_seqlen": 7,
+        "window_left": 3,
+        "slopes": torch.tensor([0.5, 0.25]),
+        "dropout": 0.25,
+        "dropout_state": torch.tensor([3, 4]),
+    }
+    return (q, k, heads(batch=1, seed=7), weights), options
+
+
+def hkt_cross():
+    q, _, _, weights = hkt()
+    k = levels((20, 10))
+    return (q, k, heads(tokens=20, seed=9), weights), {"key_lengths": torch.tensor([20, 3]), "causal": True}
 
 
 def trees(batch=2):
@@ -109,8 +131,9 @@ def filters(grad=True):
 
 TREE = strata.Tree.balanced(TOKENS, 3).encoded
 CASES = {
-    "hkt_attention": [lambda: hkt(), lambda: hkt(token_major=True)],
+    "hkt_attention": [lambda: hkt(), lambda: hkt(token_major=True), hkt_packed, hkt_cross],
     "hkt_attention_backward": [lambda: hkt_backward(False), lambda: hkt_backward(True)],
+    "packed_begins": [lambda: (torch.tensor([0, 5, TOKENS]), 3)],
     "hkt_decode": [decode],
     "hsa_attention": [
         lambda: (*one_level(), trees()),
@@ -141,7 +164,11 @@ CASES = {
         lambda: (*three_levels(1)[:2], 3, torch.ones(2, TOKENS), None, three_levels()[3]),
     ],
     "hsa_stream_step": [step],
-    "causal_filter": [lambda: (*filters(), 2), lambda: (filters()[0], torch.randn(3, 4, 4, requires_grad=True), 2)],
+    "causal_filter": [
+        lambda: (*filters(), 2),
+        lambda: (filters()[0], torch.randn(3, 4, 4, requires_grad=True), 2),
+        lambda: (filters()[0][:1], filters()[1], 2, torch.tensor([0, 5, TOKENS])),
+    ],
     "depthwise_filter": [lambda: (*filters(), 1), lambda: (*filters(), 2)],
     "depthwise_filter_backward": [lambda: (torch.randn(2, 6, 4), *filters(grad=False), 2)],
     "tree_windows": [lambda: (10, [4, 2], 0, "sequence")],

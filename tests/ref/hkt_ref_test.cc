@@ -27,21 +27,25 @@ TEST_P(HktRef, EqualsDenseMatrices) {
 TEST_P(HktRef, OutputIsMaterializedMatrixTimesV) {
   HktData<double> d(GetParam());
   run_ref(d);
-  const int64_t T = d.spec.tokens;
-  std::vector<double> scores(T * T), attention(T * T);
-  for (int64_t b = 0; b < d.spec.batch; ++b) {
-    for (int64_t h = 0; h < d.spec.heads; ++h) {
+  const HktCase& c = d.spec;
+  for (int64_t b = 0; b < c.batch; ++b) {
+    const int64_t rows = c.packed ? c.lengths[b] : c.tokens, keys = c.packed ? c.lengths_of_keys()[b] : c.keys();
+    const auto [part, row] = d.queries.place(b, 0);
+    const auto [key_part, key_row] = d.keys.place(b, 0);
+    std::vector<double> scores(rows * keys), attention(rows * keys);
+    for (int64_t h = 0; h < c.heads; ++h) {
       ASSERT_TRUE(hkt_materialize(d.problem(), b, h, scores.data(), attention.data()).ok());
-      const int64_t kh = h / (d.spec.heads / d.spec.key_heads);
-      for (int64_t i = 0; i < T; ++i) {
+      const int64_t kh = h / (c.heads / c.key_heads);
+      for (int64_t i = 0; i < rows; ++i) {
         double sum = 0;
-        for (int64_t j = 0; j < T; ++j) sum += attention[i * T + j];
-        const bool empty = d.lse(0, b, h, i) == -std::numeric_limits<double>::infinity();
+        for (int64_t j = 0; j < keys; ++j) sum += attention[i * keys + j];
+        const bool empty = d.lse(0, part, h, row + i) == -std::numeric_limits<double>::infinity();
         EXPECT_NEAR(sum, empty ? 0.0 : 1.0, 1e-12);
-        for (int c = 0; c < d.spec.value_size; ++c) {
+        if (c.dropout > 0) continue;  // the matrix is that before dropout
+        for (int x = 0; x < c.value_size; ++x) {
           double o = 0;
-          for (int64_t j = 0; j < T; ++j) o += attention[i * T + j] * d.v(b, kh, j, c);
-          EXPECT_NEAR(d.out(b, h, i, c), o, 1e-12);
+          for (int64_t j = 0; j < keys; ++j) o += attention[i * keys + j] * d.v(key_part, kh, key_row + j, x);
+          EXPECT_NEAR(d.out(part, h, row + i, x), o, 1e-12);
         }
       }
     }
@@ -104,6 +108,19 @@ class HktFiniteDifferences : public testing::TestWithParam<HktCase> {
     });
   }
 };
+HktCase small(HktCase c, double dropout, int64_t keys, int64_t left, bool packed) {
+  c.dropout = dropout;
+  c.alibi = true;
+  c.key_tokens = keys;
+  c.window_left = left;
+  c.packed = packed;
+  if (packed) c.key_lengths = {keys, 2, 0};
+  return c;
+}
+INSTANTIATE_TEST_SUITE_P(Arguments, HktFiniteDifferences,
+                         testing::Values(small({"dropout_cross", 2, 2, 1, 6, 2, 2, 2}, 0.3, 9, 3, false),
+                                         small({"packed", 3, 2, 2, 5, 3, 2, 2, true, {5, 0, 3}}, 0.2, 4, 2, true)),
+                         [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(Cases, HktFiniteDifferences,
                          testing::Values(HktCase{"l3_causal", 1, 2, 1, 7, 3, 3, 2, true},
                                          HktCase{"l2_lengths", 2, 1, 1, 5, 2, 2, 3, false, {5, 3}},

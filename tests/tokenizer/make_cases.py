@@ -1,12 +1,12 @@
 """Makes cases.json: small tokenizers of each family, and what the reference implementation (the `tokenizers` package on
-PyPI) makes of texts with them. Run again only to add cases, with the tokenizers that are there, because learning them
-again gives others: python make_cases.py cases.json > new.json"""
+PyPI) makes of texts with them. Run again only to add cases or families, with the tokenizers that are there, because
+learning them again gives others: python make_cases.py cases.json > new.json"""
 
 import json
 import sys
 
 import tokenizers
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 LEARN = [
     "The river runs past the old mill, and the miller's daughter counts the boats that don't stop.",
@@ -44,6 +44,15 @@ TEXTS = [
     "᙭ ᜴ ᢅ ꦽ 𑇉 \u061d \u07fd",
     "...!!!???",
     "“quotes” — dashes… 。！",
+    "1234567890 ٣٤٥ ½ⅷ 12a345",
+    "I'LL WE'D it'S 'ſ 'lL 'x (don't)",
+    "!word ?word \tword\nword \r\nword\u00a0word",
+    "a  \n \n  b \t\n\n\tc  d\n",
+    "x = y;\n\n  if (a): {}\r\n\r\n...\n",
+    "e\u0301 \u212b \u1100\u1161\u11a8 o\u0323\u0302n\u0303o",
+    "\n",
+    "\r\n \n",
+    "<tool> <|end|>the mill<tool><|begin|>",
 ]
 
 
@@ -61,16 +70,20 @@ def wordpiece(lowercase):
     return tokenizer
 
 
-def bpe(special, processor, prefix=False):
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+def learn(tokenizer, special, texts=LEARN, size=420):
     trainer = trainers.BpeTrainer(
-        vocab_size=420,
+        vocab_size=size,
         special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(LEARN, trainer)
+    tokenizer.train_from_iterator(texts, trainer)
+
+
+def bpe(special, processor, prefix=False):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    learn(tokenizer, special)
     tokenizer.post_processor = processor
     return tokenizer
 
@@ -81,6 +94,49 @@ def roberta(prefix):
         processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=prefix),
         prefix,
     )
+
+
+WORDS = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+
+
+def split_bpe(digits):
+    """Byte-level BPE behind a Split, as Llama 3 and Qwen2 have it, with a special token and one that is text. It learns
+    from whole texts, so that its merges would join what the pattern keeps apart."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    learn(tokenizer, ["<|end|>", "<|begin|>"], [text for text in TEXTS if len(text) < 80] * 3, 700)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORDS % digits), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.add_tokens(["<tool>"])
+    return tokenizer
+
+
+def llama3():
+    tokenizer = split_bpe("{1,3}")
+    made = json.loads(tokenizer.to_str())
+    made["model"]["ignore_merges"] = True
+    made["model"]["merges"] = made["model"]["merges"][::2]  # so that some words are found only as wholes
+    tokenizer = Tokenizer.from_str(json.dumps(made))
+    tokenizer.post_processor = processors.Sequence(
+        [
+            processors.ByteLevel(trim_offsets=True),
+            processors.TemplateProcessing(
+                single="<|begin|> $A", pair="<|begin|> $A <|begin|> $B:1", special_tokens=[("<|begin|>", 1)]
+            ),
+        ]
+    )
+    return tokenizer
+
+
+def qwen2():
+    tokenizer = split_bpe("")
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    return tokenizer
 
 
 def case(tokenizer, text):
@@ -97,18 +153,22 @@ def case(tokenizer, text):
 
 
 def families():
-    """Tokenizers by name: those of the file that the command line names, or new ones."""
+    """Tokenizers by name: those of the file that the command line names, and new ones."""
+    makers = {
+        "uncased WordPiece": lambda: wordpiece(True),
+        "cased WordPiece": lambda: wordpiece(False),
+        "GPT-2": lambda: bpe(["<|endoftext|>"], processors.ByteLevel(trim_offsets=False)),
+        "RoBERTa": lambda: roberta(False),
+        "RoBERTa with a space in front": lambda: roberta(True),
+        "Llama 3": llama3,
+        "Qwen2": qwen2,
+    }
+    made = {}
     if len(sys.argv) > 1:
         with open(sys.argv[1]) as file:
-            made = json.load(file)["families"]
-        return {family["name"]: Tokenizer.from_str(json.dumps(family["tokenizer"])) for family in made}
-    return {
-        "uncased WordPiece": wordpiece(True),
-        "cased WordPiece": wordpiece(False),
-        "GPT-2": bpe(["<|endoftext|>"], processors.ByteLevel(trim_offsets=False)),
-        "RoBERTa": roberta(False),
-        "RoBERTa with a space in front": roberta(True),
-    }
+            for family in json.load(file)["families"]:
+                made[family["name"]] = Tokenizer.from_str(json.dumps(family["tokenizer"]))
+    return {name: made[name] if name in made else make() for name, make in makers.items()}
 
 
 json.dump(

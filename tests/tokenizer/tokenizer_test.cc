@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/support.h"
+#include "tokenizer/compose.h"
 #include "util/error.h"
 #include "util/file.h"
 
@@ -26,14 +27,64 @@ TEST(Tokenizer, AgreesWithTheReferenceTokenForTokenAndPlaceForPlace) {
       const Encoding encoding = tokenizer.encode(text);
       ASSERT_EQ(encoding.ids, item.at("ids").get<std::vector<int32_t>>()) << name << ": " << text;
       ASSERT_EQ(encoding.places.size(), encoding.ids.size());
+      const std::string composed = compose(text, {0, static_cast<int64_t>(text.size())}).text;
       for (size_t i = 0; i < encoding.ids.size(); ++i, ++compared) {
         const Json& place = item.at("places")[i];
         if (place.is_null()) continue;
-        EXPECT_EQ(encoding.places[i], (TextRange{place[0], place[1]})) << name << ": " << text << ", token " << i;
+        const TextRange ours = encoding.places[i], theirs{place[0], place[1]};
+        if (name == "Qwen2" && text != composed) {  // ours is all of a composed character, theirs its first part
+          EXPECT_TRUE(ours.begin <= theirs.begin && ours.end >= theirs.end) << name << ": " << text << ", token " << i;
+        } else {
+          EXPECT_EQ(ours, theirs) << name << ": " << text << ", token " << i;
+        }
       }
     }
   }
-  EXPECT_GT(compared, 1900);
+  EXPECT_GT(compared, 3000);
+}
+
+TEST(Tokenizer, ComposesCharactersAndKeepsTheirPlaces) {
+  const ComposedText accents = compose("xe\u0301y\u212b", {1, 8});
+  EXPECT_EQ(accents.text, "\u00e9y\u00c5");
+  EXPECT_EQ(accents.sources[0], (TextRange{1, 4}));
+  EXPECT_EQ(accents.sources[2], (TextRange{4, 5}));
+  EXPECT_EQ(accents.sources[4], (TextRange{5, 8}));
+  const std::string broken = "a\xcc\x81\xff\xcc\x81 \xe2\x82";
+  EXPECT_EQ(compose(broken, {0, static_cast<int64_t>(broken.size())}).text, "\u00e1\xff\xcc\x81 \xe2\x82");
+  EXPECT_FALSE(may_compose("caf\u00e9 na\u00efve", {0, 12}));
+}
+
+TEST(Tokenizer, AddedTokensThatAreTextAreWritten) {
+  for (const Json& family : families()) {
+    if (family.at("name") != "Qwen2") continue;
+    const Tokenizer tokenizer = Tokenizer::from_json(family.at("tokenizer").dump(), "Qwen2");
+    const Encoding encoding = tokenizer.encode("the<tool> mill<|end|>");
+    EXPECT_EQ(tokenizer.decode(encoding.ids), "the<tool> mill");
+    EXPECT_TRUE(tokenizer.is_special(tokenizer.special_id("<|end|>")));
+    EXPECT_FALSE(tokenizer.is_special(tokenizer.special_id("<tool>")));
+  }
+}
+
+TEST(Tokenizer, PatternsThatAreNotKnownAreNamed) {
+  for (const Json& family : families()) {
+    if (family.at("name") != "Llama 3") continue;
+    auto refuse = [&](const char* pointer, const Json& value, const std::string& words) {
+      Json changed = family.at("tokenizer");
+      changed[Json::json_pointer(pointer)] = value;
+      const std::string message = error_of(ExitCode::kData, [&] { Tokenizer::from_json(changed.dump(), "t"); });
+      EXPECT_TRUE(contains(message, words)) << message;
+    };
+    refuse("/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\w+",
+           "pattern of Llama 3, Qwen2 or GPT-2, each match isolated, got \"\\w+\"");
+    refuse("/pre_tokenizer/pretokenizers/0/behavior", "Removed", "each match isolated");
+    refuse("/pre_tokenizer/pretokenizers/0/type", "Digits",
+           "expected the pre_tokenizer ByteLevel, or Split and ByteLevel, got Digits, ByteLevel");
+    refuse("/pre_tokenizer/pretokenizers/1/use_regex", true, "one behind a Split without use_regex");
+    refuse("/pre_tokenizer", Json(), "got none");
+    refuse("/normalizer", Json{{"type", "NFKC"}}, "or with NFC, got NFKC");
+    refuse("/model/byte_fallback", true, "got a SentencePiece tokenizer");
+    refuse("/model/end_of_word_suffix", "</w>", "without end_of_word_suffix");
+  }
 }
 
 TEST(Tokenizer, SpecialTokensTakeWhiteSpaceOfAnyScript) {
@@ -81,6 +132,7 @@ TEST(Tokenizer, OlderFilesGiveTheSameTokens) {
   const TempFolder folder;
   for (const Json& family : families()) {
     const std::string name = family.at("name");
+    if (name == "Llama 3" || name == "Qwen2") continue;  // older files do not name their pattern of words
     const Json& model = family.at("tokenizer").at("model");
     const Tokenizer whole = Tokenizer::from_json(family.at("tokenizer").dump(), name);
     const fs::path place = folder.path() / std::to_string(std::hash<std::string>()(name));

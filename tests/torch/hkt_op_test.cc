@@ -153,7 +153,10 @@ TEST(HktOp, MistakesAreNamed) {
   call([](Inputs& in, HktOptions&) { in.q.clear(); }, "q: expected a list of 1 to 8 tensors");
   call([](Inputs& in, HktOptions&) { in.k.pop_back(); }, "k: expected as many levels as q (2), got 1");
   call([](Inputs& in, HktOptions&) { in.v = in.v[0]; }, "v: expected 4 dimensions");
-  call([](Inputs& in, HktOptions&) { in.q[0] = in.q[0].narrow(2, 0, 5); }, "cross-attention is not supported");
+  call([](Inputs& in, HktOptions&) { in.q[0] = in.q[0].narrow(2, 0, 4); }, "q[1]: expected shape [2, 4, 2, 4]");
+  call([](Inputs&, HktOptions& o) { o.cu_seqlens = torch::tensor({0, 6}); }, "expected a batch of 1 with cu_seqlens");
+  call([](Inputs&, HktOptions& o) { o.slopes = torch::ones({3}); }, "slopes: expected shape [4]");
+  call([](Inputs&, HktOptions& o) { o.dropout = 1.5; }, "dropout: expected a probability from 0 to 0.9999");
   call([](Inputs& in, HktOptions&) { in.q[1] = in.q[1].narrow(2, 0, 2); }, "q[1]: expected shape [2, 4, 3, 4]");
   call([](Inputs& in, HktOptions&) { in.k[0] = in.k[0].to(torch::kFloat64); }, "k[0]: expected Float");
   call([](Inputs& in, HktOptions&) { in.v = in.v.to(torch::kHalf); }, "v: expected float32, float64 or bfloat16");

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 
 #include "generate/language_model.h"
@@ -16,17 +17,21 @@ using torch::Tensor;
 
 constexpr int64_t kRoom = 64;  // tokens that a cache has memory for at first
 
-class Gpt2 : public LanguageModel {
+class HubModel : public LanguageModel {
  public:
-  Gpt2(const std::filesystem::path& folder, const GenerateOptions& options)
+  HubModel(const std::filesystem::path& folder, const GenerateOptions& options)
       : model_(Pretrained::load(folder, options.check_digest)),
         tokenizer_(tokenizer_of(folder, model_.config())),
         branching_(options.branching) {
     const PretrainedConfig& config = model_.config();
-    if (!config.is_causal()) throw data_error("{}: expected a language model (GPT-2), got an encoder", folder.string());
+    if (!config.is_causal())
+      throw data_error("{}: expected a language model (GPT-2, Llama, Qwen2), got an encoder", folder.string());
     streaming_.assign(config.layers, false);
     for (const int64_t layer : parse_layers(options.layers, config.layers)) streaming_[layer] = true;
-    end_ = tokenizer_.special_id("<|endoftext|>");
+    ends_ = config.ends;
+    const int64_t end = tokenizer_.special_id("<|endoftext|>");
+    if (end >= 0 && !config.is_modern()) ends_.push_back(end);
+    begin_ = config.begin >= 0 && config.begin < config.vocabulary ? config.begin : std::max<int64_t>(end, 0);
     model_.attention = [this](int64_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths) {
       return streaming_[layer] ? stream(layer, q, k, v) : attend(layer, q, k, v, lengths);
     };
@@ -34,13 +39,13 @@ class Gpt2 : public LanguageModel {
   }
 
   std::vector<int64_t> encode(const std::string& text) const override {
-    const Encoding encoding = tokenizer_.encode(text, false);
+    const Encoding encoding = tokenizer_.encode(text);
     std::vector<int64_t> tokens(encoding.ids.begin(), encoding.ids.end());
-    if (tokens.empty()) tokens.push_back(std::max<int64_t>(end_, 0));  // texts begin after it
+    if (tokens.empty()) tokens.push_back(begin_);  // texts begin after it
     return tokens;
   }
   std::string decode(int64_t token) const override { return tokenizer_.decode({static_cast<int32_t>(token)}); }
-  int64_t end() const override { return end_; }
+  bool is_end(int64_t token) const override { return std::count(ends_.begin(), ends_.end(), token) > 0; }
   int64_t longest() const override { return model_.config().longest(); }
 
   CacheSize cache() const override {
@@ -88,12 +93,14 @@ class Gpt2 : public LanguageModel {
     };
     const Tensor keys = append(keys_[layer], k), values = append(values_[layer], v);
     if (length_ == 0) return softmax_attention(true)(layer, q, k, v, lengths);
-    Tensor scores = torch::matmul(q, keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(3)));
+    const int64_t group = q.size(1) / k.size(1);
+    const Tensor grouped = q.reshape({1, k.size(1), group * rows, q.size(3)});  // the query heads of a key head
+    Tensor scores = torch::matmul(grouped, keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(3)));
     if (rows > 1) {
-      const Tensor later = torch::ones({rows, total}, torch::kBool).triu(length_ + 1);
+      const Tensor later = torch::ones({rows, total}, torch::kBool).triu(length_ + 1).repeat({group, 1});
       scores = scores.masked_fill(later, -std::numeric_limits<double>::infinity());
     }
-    return torch::matmul(torch::softmax(scores, -1), values);
+    return torch::matmul(torch::softmax(scores, -1), values).view(q.sizes());
   }
 
   // The parallel form reads a prompt and fills the cache; rows behind it are steps.
@@ -102,7 +109,7 @@ class Gpt2 : public LanguageModel {
     HsaStreamOptions options;
     options.branching = branching_;
     if (length_ == 0) {
-      const int64_t H = q.size(1), d = q.size(3);
+      const int64_t H = k.size(1), d = q.size(3);
       const int64_t heights = hsa_stream_heights(longest(), static_cast<int>(branching_));
       cache = HsaStreamCache::empty({1, H, branching_, /*near=*/1, d, d}, heights, /*history=*/0, k.options());
       cache.fill(k, v, {}, {k.size(2)});
@@ -122,15 +129,16 @@ class Gpt2 : public LanguageModel {
   Pretrained model_;
   Tokenizer tokenizer_;
   std::vector<bool> streaming_;
-  int64_t branching_, end_ = -1, length_ = 0;
-  std::vector<Tensor> keys_, values_;  // (1, heads, capacity, channels), of each layer with softmax
+  std::vector<int64_t> ends_;
+  int64_t branching_, begin_ = 0, length_ = 0;
+  std::vector<Tensor> keys_, values_;  // (1, key heads, capacity, channels), of each layer with softmax
   std::vector<HsaStreamCache> streams_;
 };
 
 }  // namespace
 
-std::unique_ptr<LanguageModel> open_gpt2(const std::filesystem::path& folder, const GenerateOptions& options) {
-  return std::make_unique<Gpt2>(folder, options);
+std::unique_ptr<LanguageModel> open_hub(const std::filesystem::path& folder, const GenerateOptions& options) {
+  return std::make_unique<HubModel>(folder, options);
 }
 
 }  // namespace strata
