@@ -65,7 +65,9 @@ with strata.inject(model, "all", branching=arguments.branching, near=arguments.n
         with torch.no_grad():
             model(text, past_key_values=growing)
         every = sum(x.numel() * x.element_size() for layer in growing.layers for x in (layer.keys, layer.values))
-        print(f"near={arguments.near}: {text.shape[1]} tokens: {cache.bytes:,} bytes of cache, {every:,} with every token")
+        print(
+            f"near={arguments.near}: {text.shape[1]} tokens: {cache.bytes:,} bytes of cache, {every:,} with every token"
+        )
     # The parallel forward of the whole text gives the logits of every step.
     with torch.no_grad():
         again = model(text).logits[:, ids.shape[1] - 1 : -1].argmax(-1)

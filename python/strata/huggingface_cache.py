@@ -83,14 +83,18 @@ class StreamLayer(CacheLayerMixin):  # type: ignore[misc,no-untyped-call,unused-
         self.lazy_initialization(key_states, value_states)
         return key_states, value_states
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return query_length, self._seen
+    def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
+        # The first releases of transformers 5 pass the places of the new tokens instead of their number.
+        rows = int(query_length.shape[0]) if isinstance(query_length, Tensor) else query_length
+        return rows, self._seen
 
     def get_seq_length(self) -> int:
         return self._seen
 
     def get_max_length(self) -> int:
         return -1
+
+    get_max_cache_shape = get_max_length  # its name in the first releases of transformers 5
 
     @property
     def is_croppable(self) -> bool:  # type: ignore[override,unused-ignore]
@@ -160,16 +164,28 @@ class StreamLayer(CacheLayerMixin):  # type: ignore[misc,no-untyped-call,unused-
         return arranged.back(out)
 
 
+def _all_keys() -> Any:
+    layer: Any = DynamicLayer
+    return layer()
+
+
 class StreamCache(Cache):  # type: ignore[misc,unused-ignore]
     """past_key_values of an injected model: nodes in the injected layers, all keys and values in the others. For one batch of
     texts; reset() empties it for another."""
 
     def __init__(self, injection: Injection, layers: int, history: int) -> None:
         chosen = set(injection.layers)
-        all_keys: Any = DynamicLayer
         super().__init__(
-            layers=[StreamLayer(injection, n, history) if n in chosen else all_keys() for n in range(layers)]
+            layers=[StreamLayer(injection, n, history) if n in chosen else _all_keys() for n in range(layers)]
         )
+
+    def reset(self) -> None:
+        """Empties all layers. In the first releases of transformers 5 a layer with all keys would keep its length."""
+        for n, layer in enumerate(self.layers):
+            if isinstance(layer, StreamLayer):
+                layer.reset()
+            else:
+                self.layers[n] = _all_keys()
 
     @property
     def bytes(self) -> int:

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "model/hkt_attention.h"
+#include "model/rings.h"
 #include "strata/hkt.h"
 #include "torch/hkt_op.h"
 

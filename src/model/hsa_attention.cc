@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "model/rings.h"
 #include "model/rotary.h"
 #include "strata/hkt.h"
 #include "strata/hsa_stream.h"

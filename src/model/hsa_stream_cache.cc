@@ -1,5 +1,6 @@
 #include "model/hsa_stream_cache.h"
 
+#include "model/rings.h"
 #include "strata/hsa_stream.h"
 
 namespace strata {

@@ -1,4 +1,5 @@
 // Decoding with Strata attention: prefill() and step() of the module, and the cache between them.
+#include "model/rings.h"
 #include "model/strata_attention.h"
 #include "strata/hsa_stream.h"
 #include "torch/hsa_op.h"
