@@ -320,5 +320,5 @@ class HktAttention(nn.Module):
 class FlatAttention(HktAttention):
     """Ordinary attention: the same operator with one level. `options` are those of HktAttention, except `levels`."""
 
-    def __init__(self, model_size: int, heads: int, **options: Any) -> None:
+    def __init__(self, model_size: int | None = None, heads: int | None = None, **options: Any) -> None:
         super().__init__(model_size, heads, levels=1, **options)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from strata._values import Integers, check_lengths, compute_type, lengths_tensor, padding_mask, require
+from strata._values import Integers, check_lengths, compute_type, lengths_tensor, padding_mask, require, sequence_ends
 from strata._decoding import host_lengths
+from strata._masks import places_in_sequences
 from strata.hsa_cache import HsaStreamCache
 from strata.hsa_ops import hsa_attention, hsa_stream_attention
 from strata.ops import sinusoidal_positions
@@ -60,6 +61,9 @@ class HsaAttention(nn.Module):
     tables           position tables: 1 for sequences, 1 + w for grids up to w wide; streaming: heights
     places           size of each position table
     projection_bias  biases in the projections
+    key_heads        fewer key heads than heads (a divisor); default: as many
+    attention_dropout
+                     streaming: probability with which attention weights are dropped in training
     rotary, rotary_base
                      channels of each head that are rotated by their position, and the base of the angles; 0: none
     device, dtype    of the parameters, as in nn.Linear
@@ -75,6 +79,7 @@ class HsaAttention(nn.Module):
         model_size: int,
         heads: int,
         *,
+        key_heads: int | None = None,
         streaming: bool = False,
         branching: int = 16,
         causal: bool = False,
@@ -84,12 +89,23 @@ class HsaAttention(nn.Module):
         tables: int = 1,
         places: int = 16,
         projection_bias: bool = False,
+        attention_dropout: float = 0.0,
         rotary: int = 0,
         rotary_base: float = 10000.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        key_heads = heads if key_heads is None else key_heads
+        require(
+            key_heads >= 1 and heads % key_heads == 0,
+            f"key_heads: expected a divisor of heads = {heads}, or None for as many, got {key_heads}",
+        )
+        require(
+            0 <= attention_dropout < 1 and (streaming or attention_dropout == 0),
+            "attention_dropout: expected a probability from 0 to less than 1 in the streaming form, and 0 with trees, whose "
+            f"tokens share weights; got {attention_dropout}",
+        )
         require(
             model_size >= 1 and heads >= 1 and model_size % heads == 0,
             f"model_size: expected a positive multiple of heads, got model_size = {model_size} and heads = {heads}",
@@ -109,13 +125,14 @@ class HsaAttention(nn.Module):
         )
         check_rotary(rotary, rotary_base, model_size // heads)
         self.rotary, self.rotary_base = rotary, rotary_base
+        self.key_heads, self.attention_dropout = key_heads, attention_dropout
         self.model_size, self.heads, self.head_size = model_size, heads, model_size // heads
         self.streaming, self.branching, self.causal = streaming, branching, causal
         self.l2_energy, self.normalize, self.positions = l2_energy, normalize, positions
         self.tables, self.places = tables, places
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        for name in ("query", "key", "value", "out"):
-            self.add_module(name, nn.Linear(model_size, model_size, bias=projection_bias, **factory))
+        for name, count in (("query", heads), ("key", key_heads), ("value", key_heads), ("out", heads)):
+            self.add_module(name, nn.Linear(model_size, count * self.head_size, bias=projection_bias, **factory))
         if positions == "bias":
             self.sibling_bias = nn.Parameter(torch.zeros(heads, tables, places, places, **factory))
         if positions == "learned":
@@ -141,10 +158,10 @@ class HsaAttention(nn.Module):
         return table.to(self.query.weight).unsqueeze(0).expand(self.heads, -1, -1, -1)
 
     def project(self, x: Tensor, places: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v of x: (B, H, T, d) each, normalised and rotated if the module is made so: the inputs of hierarchy_score.
+        """q, k, v of x: (B, H, T, d), and (B, Hk, T, d) for k and v, normalised and rotated if the module is made so: the inputs of hierarchy_score.
         places: (T) or (B, T), where the tokens stand; 0 .. T - 1 unless given."""
         q, k, v = (
-            layer(x).view(x.shape[0], x.shape[1], self.heads, self.head_size)
+            layer(x).view(x.shape[0], x.shape[1], -1, self.head_size)
             for layer in (self.query, self.key, self.value)
         )
         if self.normalize:  # in float under autocast; then back to the type of the values
@@ -168,6 +185,9 @@ class HsaAttention(nn.Module):
         trees: Trees | None = None,
         weights: Tensor | None = None,
         lengths: Integers | None = None,
+        *,
+        cu_seqlens: Integers | None = None,
+        max_seqlen: int = 0,
     ) -> Tensor:
         """x: (B, T, model) to (B, T, model).
 
@@ -176,12 +196,19 @@ class HsaAttention(nn.Module):
         weights  (B, T), 0 or more: how much each token counts; 0 is padding
         lengths  (B) real tokens of each sequence, as a list, numpy array or tensor; the rest is padding on the right. What
                  it holds has no effect; its rows are zero before the output projection. Not for packed sequences
+        cu_seqlens, max_seqlen
+                 packed sequences of the streaming form, as in hkt_attention: x is (1, rows of all, model)
         """
         if x.dim() != 3 or x.shape[2] != self.model_size:
             raise ValueError(f"x: expected shape (batch, tokens, {self.model_size}), got {tuple(x.shape)}")
         form = "streaming" if self.streaming else "tree"
+        ends = sequence_ends("cu_seqlens", cu_seqlens, x)
+        require(
+            ends is None or (self.streaming and lengths is None),
+            "cu_seqlens: expected none with trees, which pack by themselves, and none with lengths",
+        )
         real, trees, weights, hidden = hide_padding(x, trees, weights, lengths, form, self.branching)
-        mixed = self._attend(real, trees, weights).transpose(1, 2).reshape(x.shape)
+        mixed = self._attend(real, trees, weights, ends, max_seqlen).transpose(1, 2).reshape(x.shape)
         out: Tensor = self.out(mixed if hidden is None else mixed.masked_fill(hidden.unsqueeze(-1), 0.0))
         return out
 
@@ -192,9 +219,12 @@ class HsaAttention(nn.Module):
         sizes = [int(tree[0]) for tree in _encoded(trees)]
         return torch.cat([torch.arange(size, device=x.device) for size in sizes]) if len(sizes) > 1 else None
 
-    def _attend(self, x: Tensor, trees: Trees | None, weights: Tensor | None) -> Tensor:
+    def _attend(
+        self, x: Tensor, trees: Trees | None, weights: Tensor | None, ends: Tensor | None, max_seqlen: int
+    ) -> Tensor:
         """(B, H, T, d)."""
-        q, k, v = self.project(x, self._packed_places(x, trees))
+        places = self._packed_places(x, trees) if ends is None else places_in_sequences(x.shape[1], ends[:-1])
+        q, k, v = self.project(x, places)
         compute = compute_type(x.dtype)
         options: dict[str, Any] = {"key_bias": self.key_bias(k)}
         table = self.position_table()
@@ -203,6 +233,8 @@ class HsaAttention(nn.Module):
         if weights is not None:
             options["weights"] = weights.to(compute)
         if trees is None:
+            dropout = self.attention_dropout if self.training else 0.0
+            options.update(dropout_p=dropout, cu_seqlens=ends, max_seqlen=max_seqlen)
             return hsa_stream_attention(q, k, v, self.branching, **options)[0]
         return hsa_attention(q, k, v, trees, causal=self.causal, **options)[0]
 

@@ -29,7 +29,7 @@ class HsaStreamCache(DecodingCache):
     """At height h the complete siblings of the newest token's ancestor: at most b - 1 entries per height, for a stream
     of any length. The sequences of a batch may have different lengths.
 
-    state holds keys and values (B, H, capacity, b, d), kappas (B, H, capacity, b), masses (B, capacity, b) and lengths
+    state holds keys and values (B, Hk, capacity, b, d), kappas (B, Hk, capacity, b), masses (B, capacity, b) and lengths
     (B). It is float64 for a float64 module and float32 otherwise: entries are means over many tokens. The memory is allocated
     for `capacity` heights; a stream of b^capacity tokens adds one. A node forgets its children, so crop() needs a log of what
     the newest `history` tokens have overwritten: about history b / (b - 1) entries more.
@@ -38,7 +38,7 @@ class HsaStreamCache(DecodingCache):
     def __init__(self, module: HsaAttention, batch: int, capacity: int, history: int = 0) -> None:
         weight, history = module.value.weight, check_history(history)
         require(batch >= 0, f"batch: expected 0 or more, got {batch}")
-        shape = (batch, module.heads, check_capacity(capacity), module.branching)
+        shape = (batch, module.key_heads, check_capacity(capacity), module.branching)
         size, dtype = module.head_size, compute_type(weight.dtype)
         state = empty_nodes(weight.detach(), dtype, shape, size, size, module.branching, history)
         state["lengths"] = torch.zeros(batch, dtype=torch.int64, device=weight.device)

@@ -35,8 +35,8 @@ class StrataAttention(HktAttention):
 
     def __init__(
         self,
-        model_size: int,
-        heads: int,
+        model_size: int | None = None,
+        heads: int | None = None,
         *,
         form: str = "tree",
         branching: int = 16,
@@ -68,9 +68,9 @@ class StrataAttention(HktAttention):
         self.form, self.branching, self.near, self.positions = form, branching, near, positions
         if positions == "bias":
             distances = 2 * near - 1 if form == "both sides" else near
-            shape = (heads, tables, places, places)
+            shape = (self.heads, tables, places, places)
             if form != "tree":
-                shape = (heads, tables, distances, branching, branching)  # type: ignore[assignment]
+                shape = (self.heads, tables, distances, branching, branching)  # type: ignore[assignment]
             self.sibling_bias = nn.Parameter(self.level_logits.new_zeros(shape))
 
     def extra_repr(self) -> str:

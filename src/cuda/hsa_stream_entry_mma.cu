@@ -5,7 +5,7 @@
 namespace strata::cuda {
 namespace {
 
-template <class T, int D, int kLevels>
+template <class T, int D, int kLevels, bool kDrop>
 __global__ void __launch_bounds__(32 * kMostEntryWarps, D == 64 && kLevels == 1 ? 4 : 2)
     stream_mma_entry_kernel(const __grid_constant__ StreamArgs<T> a, int height, EntryWork work, int groups) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(32 * kMostEntryWarps, D == 64 && kLevels == 1 
   if (tile >= work.tiles) return;  // a warp alone: where warps share a tile there is one for every block
   const StreamKeys<T> keys(a, stream);
   if (tile * kTileRows >= keys.count(height)) return;  // of a packed sequence that is shorter
-  EntryWarp<T, D, kLevels> warp(keys, height, tile, pass, memory + warp_of_thread() * work.warp_memory);
+  EntryWarp<T, D, kLevels, kDrop> warp(keys, height, tile, pass, memory + warp_of_thread() * work.warp_memory);
   warp.add_split(split, work.splits, work.shared ? warp_of_thread() : 0, work.shared ? work.warps : 1);
   if (work.shared) {
     warp.collect(memory, work.warp_memory, work.warps);
@@ -58,10 +58,10 @@ __global__ void stream_reduce_splits_kernel(const __grid_constant__ StreamArgs<T
   keys.store_gradient(height, row, level, c, sum);
 }
 
-template <class T, int D, int kLevels>
+template <class T, int D, int kLevels, bool kDrop = false>
 cudaError_t entries(const StreamArgs<T>& a, int height, cudaStream_t stream) {
   const EntryWork work = entry_work(a.p, a.heights, height);
-  const auto kernel = stream_mma_entry_kernel<T, D, kLevels>;
+  const auto kernel = stream_mma_entry_kernel<T, D, kLevels, kDrop>;
   const int memory = work.warps * work.warp_memory, groups = work.groups();
   if (const cudaError_t e = allow_shared_memory(kernel, memory); e != cudaSuccess) return e;
   const int64_t keys = a.p.batch * a.p.key_heads, blocks = keys * groups * work.splits * work.passes;
@@ -94,7 +94,10 @@ cudaError_t hsa_stream_entry_gradient_mma(const StreamArgs<T>& a, cudaStream_t s
   const bool small = has_small_heads(a.p);
   for (int height = a.heights.count - 1; height >= 0; --height) {
     const cudaError_t e =
-        a.p.levels == 1 ? (small ? entries<T, 64, 1>(a, height, stream) : entries<T, 128, 1>(a, height, stream))
+        a.p.dropout.probability > 0
+            ? (small ? entries<T, 64, kMaxLevels, true>(a, height, stream)
+                     : entries<T, 128, kMaxLevels, true>(a, height, stream))
+        : a.p.levels == 1 ? (small ? entries<T, 64, 1>(a, height, stream) : entries<T, 128, 1>(a, height, stream))
         : a.p.levels <= 3
             ? (small ? entries<T, 64, 3>(a, height, stream) : entries<T, 128, 3>(a, height, stream))
             : (small ? entries<T, 64, kMaxLevels>(a, height, stream) : entries<T, 128, kMaxLevels>(a, height, stream));

@@ -62,7 +62,7 @@ EntryWork entry_work(const HsaStreamProblem& p, const StreamHeights& heights, in
   return work;
 }
 
-template <class T, int D, int kLevels>
+template <class T, int D, int kLevels, bool kDrop>
 struct EntryWarp {
   using Layout = EntryLayout<D>;
   static constexpr int kTensors = entry_tensors(D, kLevels);
@@ -149,9 +149,8 @@ struct EntryWarp {
       });
     }
     rows_by_rows<T, D>(ds, tiles.value_tile(), dout_tile(stage));
-    const bool drop = head.has_dropout();
     auto kept = [&](int half, int y) { return head.kept(i0 + y, height, first + tile_row(half)); };
-    if (drop) each_of_tile([&](int half, int n, int i, int y) { ds[n][i] *= kept(half, y); });
+    if constexpr (kDrop) each_of_tile([&](int half, int n, int i, int y) { ds[n][i] *= kept(half, y); });
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const float4 pair = query_numbers(stage, n);
@@ -162,7 +161,7 @@ struct EntryWarp {
         dkappa[i / 2] += ds[n][i];
       }
     }
-    if (drop) each_of_tile([&](int half, int n, int i, int y) { s[n][i] *= kept(half, y); });
+    if constexpr (kDrop) each_of_tile([&](int half, int n, int i, int y) { s[n][i] *= kept(half, y); });
 #pragma unroll
     for (int x = 0; x < kTensors; ++x) {
       const int level = tensor(x) - 1;

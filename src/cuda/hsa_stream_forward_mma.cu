@@ -4,7 +4,7 @@
 namespace strata::cuda {
 namespace {
 
-template <class T, int D, int kLevels>
+template <class T, int D, int kLevels, bool kDrop>
 __global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(D, kLevels, false))
     stream_mma_forward_kernel(const __grid_constant__ StreamArgs<T> a, int tiles, QueryShape shape) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(
         for (int i = 0; i < 4; ++i) acc[n][i] *= rescale[i / 2];
       }
     }
-    if (head.has_dropout())
+    if constexpr (kDrop)
       each_of_tile([&](int half, int n, int i, int y) {
         s[n][i] *= head.kept(queries.mine + tile_query(half), range.piece.height, range.begin() + y);
       });
@@ -61,8 +61,8 @@ cudaError_t hsa_stream_forward_mma(const StreamCall& call) {
     using T = decltype(t);
     const StreamArgs<T> a = stream_args<T>(call);
     if (const cudaError_t e = hsa_stream_means(a, true, call.stream); e != cudaSuccess) return e;
-    return with_query_kernels(call.p, [&](auto d, auto levels) {
-      return launch_queries<d, levels>(stream_mma_forward_kernel<T, d, levels>, a, 1, call.stream);
+    return with_query_kernels(call.p, [&](auto d, auto levels, auto drop) {
+      return launch_queries<d, levels>(stream_mma_forward_kernel<T, d, levels, drop>, a, 1, call.stream);
     });
   });
 }

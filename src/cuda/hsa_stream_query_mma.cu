@@ -150,7 +150,7 @@ __device__ void store_coarse(const QueryBlock<T, D, kLevels>& queries, int level
   store_level_part(head, level, tile, part, scratch);
 }
 
-template <class T, int D, int kLevels>
+template <class T, int D, int kLevels, bool kDrop>
 __global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(D, kLevels, true))
     stream_mma_query_kernel(const __grid_constant__ StreamArgs<T> a, int tiles, QueryShape shape) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(QueryThreads<kLevels>::kThreads, query_blocks(
   queries.each_tile([&](float(&s)[2][4], const typename Queries::Range& range) {
     float ds[2][4] = {};
     by_right_rows<T, D>(ds, dout, range.value_tile(), right_lane_row());
-    if (head.has_dropout())
+    if constexpr (kDrop)
       each_of_tile([&](int half, int n, int i, int y) {
         ds[n][i] *= head.kept(queries.mine + tile_query(half), range.piece.height, range.begin() + y);
       });
@@ -213,9 +213,9 @@ cudaError_t backward(const StreamCall& call) {
   if (const cudaError_t e = clear_level_parts(a, call.stream); e != cudaSuccess) return e;
   if (const cudaError_t e = hsa_stream_means(a, true, call.stream); e != cudaSuccess) return e;
   int rows = 1;  // queries of a block
-  const cudaError_t queries = with_query_kernels(a.p, [&](auto d, auto levels) {
+  const cudaError_t queries = with_query_kernels(a.p, [&](auto d, auto levels, auto drop) {
     rows = QueryThreads<levels>::kRows;
-    return launch_queries<d, levels>(stream_mma_query_kernel<T, d, levels>, a, QueryPass::count(a.p.levels),
+    return launch_queries<d, levels>(stream_mma_query_kernel<T, d, levels, drop>, a, QueryPass::count(a.p.levels),
                                      call.stream);
   });
   if (queries != cudaSuccess) return queries;
@@ -236,7 +236,7 @@ cudaError_t hsa_stream_backward_mma(const StreamCall& call) {
 
 bool hsa_stream_mma_fits(const HsaStreamProblem& p) {
   const int memory =
-      with_query_kernels(p, [&](auto d, auto levels) { return query_shape<d, levels>(p.levels).memory; });
+      with_query_kernels(p, [&](auto d, auto levels, auto) { return query_shape<d, levels>(p.levels).memory; });
   return memory > 0 && hsa_stream_entry_mma_fits(p);
 }
 

@@ -178,14 +178,16 @@ Tensor without_padding(const char* name, const Tensor& x, const c10::optional<Te
 
 Tensor HktAttentionImpl::forward(const Tensor& x, const c10::optional<Tensor>& lengths,
                                  const c10::optional<Tensor>& bias) {
-  return forward(x, HktInput().lengths(lengths).bias(bias));
+  return attend(x, HktInput().lengths(lengths).bias(bias));
 }
 
-Tensor HktAttentionImpl::forward(const Tensor& x, const HktInput& input) {
-  for (const Tensor& source : {x, input.key().value_or(x)}) {
-    TORCH_CHECK(source.dim() == 3 && source.size(2) == options.model_size(), "x, key: expected shape (batch, tokens, ",
+Tensor HktAttentionImpl::attend(const Tensor& x, const HktInput& input) {
+  auto check = [&](const char* name, const Tensor& source) {
+    TORCH_CHECK(source.dim() == 3 && source.size(2) == options.model_size(), name, ": expected shape (batch, tokens, ",
                 options.model_size(), "), got ", source.sizes());
-  }
+  };
+  check("x", x);
+  if (input.key().has_value()) check("key", *input.key());
   Projected p = project_all(without_padding("lengths", x, input.lengths()), input.cu_seqlens());
   if (input.key().has_value()) {
     TORCH_CHECK_VALUE(!options.psd(), "key: expected none with psd, whose keys are made from the queries");

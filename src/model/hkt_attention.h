@@ -67,8 +67,8 @@ class STRATA_API HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl
   torch::Tensor forward(const torch::Tensor& x, const c10::optional<torch::Tensor>& lengths = c10::nullopt,
                         const c10::optional<torch::Tensor>& bias = c10::nullopt);
 
-  // The same with all that a call may have.
-  torch::Tensor forward(const torch::Tensor& x, const HktInput& input);
+  // forward() with all that a call may have.
+  torch::Tensor attend(const torch::Tensor& x, const HktInput& input);
 
   // Runs the prompts x (B, T, model) through forward() and fills a cache from which step() goes on. Causal modules
   // only.

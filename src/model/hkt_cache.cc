@@ -135,7 +135,7 @@ std::pair<Tensor, HktCache> HktAttentionImpl::prefill(const Tensor& x, const c10
     if (l == 0) cache.values = windowed ? ring_of(p.v, newest, slots) : p.v.contiguous();
   }
   cache.reserve(o.capacity());
-  return {forward(x, HktInput().lengths(lengths).window_left(window)), cache};
+  return {attend(x, HktInput().lengths(lengths).window_left(window)), cache};
 }
 
 std::vector<Tensor> HktAttentionImpl::newest_states(const Tensor& x, const Tensor& lengths, int64_t history,

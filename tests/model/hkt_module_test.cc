@@ -44,7 +44,7 @@ TEST(HktAttention, PackedSequencesAreAsAlone) {
     std::vector<Tensor> alone;
     for (const Tensor& part : x.split_with_sizes(lengths, 1)) alone.push_back(module->forward(part));
     const Tensor want = torch::cat(alone, 1);
-    const Tensor got = module->forward(x, HktInput().cu_seqlens(torch::tensor({0, 9, 10, 26, 31})).max_seqlen(16));
+    const Tensor got = module->attend(x, HktInput().cu_seqlens(torch::tensor({0, 9, 10, 26, 31})).max_seqlen(16));
     EXPECT_TRUE(torch::allclose(got, want, 1e-10, 1e-12)) << *module;
     const Tensor dy = torch::randn_like(got);
     EXPECT_TRUE(torch::allclose(torch::autograd::grad({got}, {x}, {dy})[0], torch::autograd::grad({want}, {x}, {dy})[0],
@@ -56,13 +56,13 @@ TEST(HktAttention, KeysMayComeFromElsewhere) {
   HktAttention module = make(HktAttentionOptions(16, 4).key_heads(2), false);
   const Tensor x = torch::randn({2, 7, 16}, torch::kFloat64), memory = torch::randn({2, 12, 16}, torch::kFloat64);
   const Tensor lengths = torch::tensor({12, 5});
-  const Tensor got = module->forward(x, HktInput().key(memory).key_lengths(lengths));
+  const Tensor got = module->attend(x, HktInput().key(memory).key_lengths(lengths));
   Tensor changed = memory.clone();
   changed[1].slice(0, 5).fill_(std::numeric_limits<double>::quiet_NaN());
-  EXPECT_TRUE(torch::equal(module->forward(x, HktInput().key(changed).key_lengths(lengths)), got));
-  const Tensor alone = module->forward(x.slice(0, 1), HktInput().key(memory.slice(0, 1).slice(1, 0, 5)));
+  EXPECT_TRUE(torch::equal(module->attend(x, HktInput().key(changed).key_lengths(lengths)), got));
+  const Tensor alone = module->attend(x.slice(0, 1), HktInput().key(memory.slice(0, 1).slice(1, 0, 5)));
   EXPECT_TRUE(torch::allclose(got.slice(0, 1), alone));
-  EXPECT_TRUE(torch::allclose(module->forward(x, HktInput().key(x)), module->forward(x)));
+  EXPECT_TRUE(torch::allclose(module->attend(x, HktInput().key(x)), module->forward(x)));
 }
 
 TEST(HktAttention, DropoutIsForTraining) {

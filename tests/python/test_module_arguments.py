@@ -20,6 +20,7 @@ MODULES = {
     "rotary": lambda: strata.HktAttention(16, 4, causal=True, rotary=4, levels=4, input_filter=True, dtype=F64),
     "dense": lambda: strata.HktAttention(16, 4, dense_filters=True, window_size=(5, 2), alibi=True, dtype=F64),
     "streaming": lambda: strata.StrataAttention(16, 4, form="streaming", branching=3, near=2, rotary=2, dtype=F64),
+    "hsa": lambda: strata.HsaAttention(16, 4, key_heads=2, streaming=True, branching=3, rotary=4, dtype=F64),
     "both sides": lambda: strata.StrataAttention(16, 4, form="both sides", branching=3, key_heads=1, dtype=F64),
 }
 
@@ -37,6 +38,29 @@ def test_packed_sequences_are_as_alone(name):
         torch.autograd.grad((got * dy).sum(), inputs), torch.autograd.grad((want * dy).sum(), inputs), strict=True
     ):
         assert torch.allclose(a, b, atol=1e-9)
+
+
+def test_grouped_heads_of_hsa_are_repeated_keys():
+    torch.manual_seed(6)
+    grouped = strata.HsaAttention(16, 4, key_heads=2, dtype=F64)
+    whole = strata.HsaAttention(16, 4, dtype=F64)
+    with torch.no_grad():
+        for name in ("query", "key", "value", "out"):
+            weight = getattr(grouped, name).weight
+            if name in ("key", "value"):
+                weight = weight.view(2, 4, 16).repeat_interleave(2, 0).reshape(16, 16)
+            getattr(whole, name).weight.copy_(weight)
+    x = torch.randn(2, 20, 16, dtype=F64)
+    tree = [strata.Tree.balanced(20, 4)] * 2
+    assert torch.allclose(grouped(x, tree), whole(x, tree))
+    streams = [strata.HsaAttention(16, 4, key_heads=heads, streaming=True, branching=4, dtype=F64) for heads in (2, 4)]
+    for stream, from_tree in zip(streams, (grouped, whole), strict=True):
+        stream.load_state_dict(from_tree.state_dict())
+    want = streams[1](x)
+    assert torch.allclose(streams[0](x), want)
+    out, cache = streams[0].prefill(x[:, :7])
+    rows = [out, *(streams[0].step(x[:, t], cache)[:, None] for t in range(7, 20))]
+    assert torch.allclose(torch.cat(rows, 1), want)
 
 
 def test_keys_may_come_from_elsewhere():
@@ -100,6 +124,7 @@ def test_dropout_is_for_training():
     for module in (
         strata.HktAttention(16, 4, dropout=0.5),
         strata.StrataAttention(16, 4, form="streaming", attention_dropout=0.5),
+        strata.HsaAttention(16, 4, streaming=True, attention_dropout=0.5),
     ):
         module.train()
         torch.manual_seed(4)
@@ -127,6 +152,8 @@ def test_a_window_of_the_module_is_that_of_its_cache():
         (lambda: strata.HktAttention(16, 4, embed_dim=16), "model_size, embed_dim: expected one of them"),
         (lambda: strata.HktAttention(16), "heads: expected a number, got none"),
         (lambda: strata.StrataAttention(16, 4, attention_dropout=0.1), "attention_dropout: expected 0 with trees"),
+        (lambda: strata.HsaAttention(16, 4, attention_dropout=0.1), "0 with trees, whose tokens share weights"),
+        (lambda: strata.HsaAttention(16, 4, key_heads=3), "key_heads: expected a divisor of heads = 4"),
         (lambda: strata.StrataAttention(16, 4, alibi=True), "alibi, window_size: expected none"),
         (lambda: strata.HktAttention(16, 4, causal=True, alibi=True).prefill(torch.zeros(1, 2, 16)), "without alibi"),
         (
