@@ -225,7 +225,7 @@ def _stream_flops(
 def _stream_backward_flops(
     dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, branching: int, *arguments: Any, **options: Any
 ) -> int:
-    near, both_sides = arguments[4], arguments[5]
+    near, both_sides = arguments[6], arguments[7]
     return _stream_rows(q[0], branching, near, both_sides) * (6 * len(q) * int(q[0][3]) + 4 * int(v[3]))
 
 

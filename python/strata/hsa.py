@@ -161,8 +161,8 @@ class HsaAttention(nn.Module):
         """q, k, v of x: (B, H, T, d), and (B, Hk, T, d) for k and v, normalised and rotated if the module is made so: the inputs of hierarchy_score.
         places: (T) or (B, T), where the tokens stand; 0 .. T - 1 unless given."""
         q, k, v = (
-            layer(x).view(x.shape[0], x.shape[1], -1, self.head_size)
-            for layer in (self.query, self.key, self.value)
+            layer(x).view(x.shape[0], x.shape[1], heads, self.head_size)
+            for layer, heads in ((self.query, self.heads), (self.key, self.key_heads), (self.value, self.key_heads))
         )
         if self.normalize:  # in float under autocast; then back to the type of the values
             q, k = (nn.functional.layer_norm(t, (self.head_size,)).to(t.dtype) for t in (q, k))

@@ -19,15 +19,16 @@ using at::Tensor;
 using at::TensorList;
 using strata::has_open_sizes;
 
-// What all signatures below end with, as parameters and as arguments.
+// What all signatures below end with, as parameters and as arguments. Tensors come first: torch.vmap takes none by
+// keyword.
 #define STRATA_HKT_PARAMETERS                                                                                         \
-  const optional<Tensor>&lengths, const optional<Tensor>&bias, bool causal, optional<double> scale,                   \
-      const optional<Tensor>&key_lengths, const optional<Tensor>&cu_seqlens, const optional<Tensor>&key_cu_seqlens,   \
-      int64_t max_seqlen, int64_t key_max_seqlen, int64_t window_left, int64_t window_right,                          \
-      const optional<Tensor>&slopes, double dropout, const optional<Tensor>&dropout_state
+  const optional<Tensor>&lengths, const optional<Tensor>&bias, const optional<Tensor>&key_lengths,                    \
+      const optional<Tensor>&cu_seqlens, const optional<Tensor>&key_cu_seqlens, const optional<Tensor>&slopes,        \
+      const optional<Tensor>&dropout_state, bool causal, optional<double> scale, int64_t max_seqlen,                  \
+      int64_t key_max_seqlen, int64_t window_left, int64_t window_right, double dropout
 #define STRATA_HKT_ARGUMENTS                                                                                          \
-  lengths, bias, causal, scale, key_lengths, cu_seqlens, key_cu_seqlens, max_seqlen, key_max_seqlen, window_left,     \
-      window_right, slopes, dropout, dropout_state
+  lengths, bias, key_lengths, cu_seqlens, key_cu_seqlens, slopes, dropout_state, causal, scale, max_seqlen,           \
+      key_max_seqlen, window_left, window_right, dropout
 #define STRATA_HKT_INPUTS                                                                                             \
   {                                                                                                                   \
     q, k, v, weights, lengths, bias, causal, scale_or_default(scale, q), key_lengths, cu_seqlens, key_cu_seqlens,     \
@@ -247,18 +248,18 @@ Tensor packed_begins_composite(const Tensor& cu_seqlens, int64_t levels) {
   return at::stack(begins);
 }
 
-#define STRATA_HKT_SCHEMA                                                                                             \
-  "Tensor? key_lengths=None, Tensor? cu_seqlens=None, Tensor? key_cu_seqlens=None, int max_seqlen=0, "                \
-  "int key_max_seqlen=0, int window_left=-1, int window_right=-1, Tensor? slopes=None, float dropout=0.0, "           \
-  "Tensor? dropout_state=None"
+#define STRATA_HKT_TENSORS                                                                                            \
+  "Tensor? lengths=None, Tensor? bias=None, Tensor? key_lengths=None, Tensor? cu_seqlens=None, "                      \
+  "Tensor? key_cu_seqlens=None, Tensor? slopes=None, Tensor? dropout_state=None, "
+#define STRATA_HKT_NUMBERS                                                                                            \
+  "bool causal=False, float? scale=None, int max_seqlen=0, int key_max_seqlen=0, int window_left=-1, "                \
+  "int window_right=-1, float dropout=0.0"
 TORCH_LIBRARY_FRAGMENT(strata, m) {
-  m.def(
-      "hkt_attention(Tensor[] q, Tensor[] k, Tensor v, Tensor weights, Tensor? lengths=None, Tensor? bias=None, "
-      "*, bool causal=False, float? scale=None, " STRATA_HKT_SCHEMA ") -> (Tensor out, Tensor lse)");
+  m.def("hkt_attention(Tensor[] q, Tensor[] k, Tensor v, Tensor weights, " STRATA_HKT_TENSORS
+        "*, " STRATA_HKT_NUMBERS ") -> (Tensor out, Tensor lse)");
   m.def(
       "hkt_attention_backward(Tensor dout, Tensor? dlse, Tensor[] q, Tensor[] k, Tensor v, Tensor weights, Tensor out, "
-      "Tensor lse, bool bias_gradient, Tensor? lengths, Tensor? bias, bool causal, float? scale, " STRATA_HKT_SCHEMA
-      ") -> Tensor[]");
+      "Tensor lse, bool bias_gradient, " STRATA_HKT_TENSORS STRATA_HKT_NUMBERS ") -> Tensor[]");
   m.def("packed_begins(Tensor cu_seqlens, int levels) -> Tensor", packed_begins_composite);
 }
 TORCH_LIBRARY_IMPL(strata, CPU, m) {
@@ -284,8 +285,8 @@ std::tuple<Tensor, Tensor> hkt_attention(TensorList q, TensorList k, const Tenso
                                          const HktOptions& o) {
   static const auto op = find_op<decltype(hkt_attention_kernel)>("strata::hkt_attention");
   const optional<Tensor> state = dropout_state_or_drawn(o.dropout, o.dropout_state, v);
-  return op.call(q, k, v, weights, o.lengths, o.bias, o.causal, o.scale, o.key_lengths, o.cu_seqlens, o.key_cu_seqlens,
-                 o.max_seqlen, o.key_max_seqlen, o.window_left, o.window_right, o.slopes, o.dropout, state);
+  return op.call(q, k, v, weights, o.lengths, o.bias, o.key_lengths, o.cu_seqlens, o.key_cu_seqlens, o.slopes, state,
+                 o.causal, o.scale, o.max_seqlen, o.key_max_seqlen, o.window_left, o.window_right, o.dropout);
 }
 
 Tensor packed_begins(const Tensor& cu_seqlens, int64_t levels) { return packed_begins_composite(cu_seqlens, levels); }

@@ -12,15 +12,16 @@ using at::Tensor;
 using at::TensorList;
 using namespace hsa_op;  // NOLINT: the helpers of the two HSA operators
 
-// What all signatures below end with, as parameters and as arguments.
+// What all signatures below end with, as parameters and as arguments. Tensors come first: torch.vmap takes none by
+// keyword.
 #define STRATA_STREAM_PARAMETERS                                                                                      \
   int64_t branching, const optional<Tensor>&weights, const optional<Tensor>&key_bias,                                 \
-      const optional<Tensor>&positions, const optional<Tensor>&level_weights, int64_t near, bool both_sides,          \
-      optional<double> scale, const optional<Tensor>&cu_seqlens, int64_t max_seqlen, double dropout,                  \
-      const optional<Tensor>&dropout_state
+      const optional<Tensor>&positions, const optional<Tensor>&level_weights, const optional<Tensor>&cu_seqlens,      \
+      const optional<Tensor>&dropout_state, int64_t near, bool both_sides, optional<double> scale,                    \
+      int64_t max_seqlen, double dropout
 #define STRATA_STREAM_ARGUMENTS                                                                                       \
-  branching, weights, key_bias, positions, level_weights, near, both_sides, scale, cu_seqlens, max_seqlen, dropout,   \
-      dropout_state
+  branching, weights, key_bias, positions, level_weights, cu_seqlens, dropout_state, near, both_sides, scale,         \
+      max_seqlen, dropout
 #define STRATA_STREAM_SHAPE                                                                                           \
   StreamShape { branching, near, both_sides, cu_seqlens, max_seqlen, dropout, dropout_state }
 
@@ -192,8 +193,8 @@ std::tuple<Tensor, Tensor> hsa_stream_autograd(TensorList q, TensorList k, const
         const SavedInputs in(s, 2);
         return of_given(op.call(or_zeros(gradients[0], in.output(0)), optional_tensor(gradients[1]), in.q(), in.k(),
                                 in.v, in.output(0), in.output(1), branching, in.weights, in.key_bias, in.positions,
-                                in.level_weights, near, both_sides, scale, cu_seqlens, max_seqlen, dropout,
-                                dropout_state),
+                                in.level_weights, cu_seqlens, dropout_state, near, both_sides, scale, max_seqlen,
+                                dropout),
                         s);
       });
   return {out, lse};
@@ -219,14 +220,14 @@ Tensor hsa_stream_step_autograd(const Tensor& q, const Tensor& k, const Tensor& 
 TORCH_LIBRARY_FRAGMENT(strata, m) {
   m.def(
       "hsa_stream_attention(Tensor[] q, Tensor[] k, Tensor v, int branching, Tensor? weights=None, "
-      "Tensor? key_bias=None, Tensor? positions=None, Tensor? level_weights=None, *, int near=1, "
-      "bool both_sides=False, float? scale=None, Tensor? cu_seqlens=None, int max_seqlen=0, float dropout=0.0, "
-      "Tensor? dropout_state=None) -> (Tensor out, Tensor lse)");
+      "Tensor? key_bias=None, Tensor? positions=None, Tensor? level_weights=None, Tensor? cu_seqlens=None, "
+      "Tensor? dropout_state=None, *, int near=1, bool both_sides=False, float? scale=None, int max_seqlen=0, "
+      "float dropout=0.0) -> (Tensor out, Tensor lse)");
   m.def(
       "hsa_stream_attention_backward(Tensor dout, Tensor? dlse, Tensor[] q, Tensor[] k, Tensor v, Tensor out, "
       "Tensor lse, int branching, Tensor? weights, Tensor? key_bias, Tensor? positions, Tensor? level_weights, "
-      "int near, bool both_sides, float? scale, Tensor? cu_seqlens=None, int max_seqlen=0, float dropout=0.0, "
-      "Tensor? dropout_state=None) -> Tensor[]");
+      "Tensor? cu_seqlens, Tensor? dropout_state, int near, bool both_sides, float? scale, int max_seqlen=0, "
+      "float dropout=0.0) -> Tensor[]");
   m.def(
       "hsa_stream_step(Tensor q, Tensor k, Tensor v, Tensor? weight, Tensor? key_bias, Tensor? positions, "
       "Tensor(a!) keys, Tensor(b!) values, Tensor(c!) kappas, Tensor(d!) masses, Tensor(e!) lengths, "
@@ -266,8 +267,9 @@ Tensor hsa_stream_step(const Tensor& q, const Tensor& k, const Tensor& v, HsaStr
 std::tuple<Tensor, Tensor> hsa_stream_attention(TensorList q, TensorList k, const Tensor& v,
                                                 const HsaStreamOptions& o) {
   static const auto op = find_op<decltype(hsa_stream_run)>("strata::hsa_stream_attention");
-  return op.call(q, k, v, o.branching, o.weights, o.key_bias, o.positions, o.level_weights, o.near, o.both_sides,
-                 o.scale, o.cu_seqlens, o.max_seqlen, o.dropout, dropout_state_or_drawn(o.dropout, o.dropout_state, v));
+  return op.call(q, k, v, o.branching, o.weights, o.key_bias, o.positions, o.level_weights, o.cu_seqlens,
+                 dropout_state_or_drawn(o.dropout, o.dropout_state, v), o.near, o.both_sides, o.scale, o.max_seqlen,
+                 o.dropout);
 }
 
 }  // namespace strata

@@ -12,6 +12,15 @@ ops = torch.ops.strata
 TOKENS = 12
 
 
+class Call(tuple):
+    """Arguments with options."""
+
+    def __new__(cls, *arguments, **options):
+        made = super().__new__(cls, arguments)
+        made.options = options
+        return made
+
+
 def heads(batch=2, count=2, tokens=TOKENS, channels=4, grad=True, token_major=False, seed=0):
     """(batch, heads, tokens, channels); token_major: in the memory order of a projection's output."""
     generator = torch.Generator().manual_seed(seed)
@@ -35,7 +44,7 @@ def hkt(**options):
 def hkt_backward(token_major):
     q, k, v, weights = hkt(grad=False, token_major=token_major)
     out, lse = ops.hkt_attention(q, k, v, weights)
-    return torch.randn_like(out), None, q, k, v, weights, out, lse, False, None, None, False, None
+    return torch.randn_like(out), None, q, k, v, weights, out, lse, False
 
 
 def hkt_packed(levels=2):
@@ -43,21 +52,15 @@ def hkt_packed(levels=2):
     rows = [strata.packed_rows(TOKENS, 2, level) for level in range(levels)]
     q, k = ([heads(batch=1, tokens=count, seed=seed + l) for l, count in enumerate(rows)] for seed in (0, 5))
     weights = torch.softmax(torch.randn(2, levels), -1).requires_grad_()
-    options = {
-        "cu_seqlens": torch.tensor([0, 5, TOKENS]),
-        "max_seqlen": 7,
-        "window_left": 3,
-        "slopes": torch.tensor([0.5, 0.25]),
-        "dropout": 0.25,
-        "dropout_state": torch.tensor([3, 4]),
-    }
-    return (q, k, heads(batch=1, seed=7), weights), options
+    tensors = None, None, None, torch.tensor([0, 5, TOKENS]), None, torch.tensor([0.5, 0.25]), torch.tensor([3, 4])
+    options = {"max_seqlen": 7, "window_left": 3, "dropout": 0.25}
+    return Call(q, k, heads(batch=1, seed=7), weights, *tensors, **options)
 
 
 def hkt_cross():
     q, _, _, weights = hkt()
     k = levels((20, 10))
-    return (q, k, heads(tokens=20, seed=9), weights), {"key_lengths": torch.tensor([20, 3]), "causal": True}
+    return Call(q, k, heads(tokens=20, seed=9), weights, None, None, torch.tensor([20, 3]), causal=True)
 
 
 def trees(batch=2):
@@ -100,7 +103,7 @@ def hsa_levels_backward():
 def stream_backward(token_major):
     q, k, v = one_level(grad=False, token_major=token_major)
     out, lse = ops.hsa_stream_attention(q, k, v, 3)
-    return torch.randn_like(v), None, q, k, v, out, lse, 3, torch.ones(2, TOKENS), None, None, None, 1, False, None
+    return torch.randn_like(v), None, q, k, v, out, lse, 3, torch.ones(2, TOKENS), *[None] * 5, 1, False, None
 
 
 def stream_levels():
@@ -111,7 +114,7 @@ def stream_levels():
 def stream_levels_backward():
     q, k, v, weights = three_levels(1, grad=False)
     out, lse = ops.hsa_stream_attention(q, k, v, 3, None, None, None, weights, near=2, both_sides=True)
-    return torch.randn_like(out), None, q, k, v, out, lse, 3, None, None, None, weights, 2, True, None
+    return torch.randn_like(out), None, q, k, v, out, lse, 3, None, None, None, weights, None, None, 2, True, None
 
 
 def step():
@@ -150,6 +153,9 @@ CASES = {
     ],
     "hsa_stream_attention": [
         lambda: (*one_level(), 3),
+        lambda: Call(
+            *one_level(batch=1), 3, None, None, None, None, torch.tensor([0, 5, TOKENS]), torch.tensor([3, 4]), dropout=0.5
+        ),
         lambda: (*one_level(token_major=True), 3),
         lambda: (*one_level(), 3, *terms()),
         stream_levels,
@@ -215,4 +221,6 @@ def test_every_operator_is_checked():
 )
 def test_opcheck(name, case):
     torch.manual_seed(0)
-    opcheck(getattr(ops, name).default, CASES[name][case]())
+    call = CASES[name][case]()
+    options = call.options if isinstance(call, Call) else {}
+    opcheck(getattr(ops, name).default, tuple(call), options)
