@@ -72,9 +72,8 @@ Case hkt_case(const std::string& name, const Inputs& inputs, const std::function
   HktOptions options;
   options.causal = true;
   change(options);
-  return {name, inputs, [options](const Inputs& in) {
-            return std::get<0>(hkt_attention(in.q, in.k, in.v, in.weights, options));
-          }};
+  return {name, inputs,
+          [options](const Inputs& in) { return std::get<0>(hkt_attention(in.q, in.k, in.v, in.weights, options)); }};
 }
 Case stream_case(const std::string& name, const Inputs& inputs, const std::function<void(HsaStreamOptions&)>& change) {
   HsaStreamOptions options;
@@ -97,13 +96,16 @@ std::vector<Case> hkt_cases(const Inputs& in) {
       hkt_case("grouped_heads", Inputs(in.batch, in.heads, in.heads / 4, in.tokens, in.levels, in.type), none),
       hkt_case("window", in, [&](HktOptions& o) { o.window_left = window; }),
       hkt_case("packed", in.packed(), [&](HktOptions& o) { o.cu_seqlens = in.cu_seqlens(), o.max_seqlen = in.tokens; }),
-      hkt_case("cross", in, [&](HktOptions& o) {
-        o.key_lengths = torch::full({in.batch}, in.tokens, in.type.dtype(torch::kLong));
-      }),
-      hkt_case("alibi", in, [&](HktOptions& o) {
-        o.slopes = torch::exp2(-torch::arange(1, in.heads + 1, in.type.dtype(torch::kFloat)) / 4);
-      }),
-      hkt_case("bias", in, [&](HktOptions& o) { o.bias = torch::zeros({in.tokens, in.tokens}, in.type); }),
+      hkt_case("cross", in,
+               [&](HktOptions& o) { o.key_lengths = torch::full({in.batch}, in.tokens, in.type.dtype(torch::kLong)); }),
+      hkt_case("alibi", in,
+               [&](HktOptions& o) {
+                 o.slopes = torch::exp2(-torch::arange(1, in.heads + 1, in.type.dtype(torch::kFloat)) / 4);
+               }),
+      hkt_case("bias", in,
+               [&](HktOptions& o) {
+                 o.bias = torch::zeros({in.tokens, in.tokens}, in.type);
+               }),
       hkt_case("dropout", in, [&](HktOptions& o) { o.dropout = 0.1, o.dropout_state = state; }),
   };
 }
@@ -135,8 +137,8 @@ void add_cases(const std::string& prefix, const std::vector<Case>& cases, const 
       if (one.name == "none") {
         none[backward] = times[backward];
       } else {
-        figures.push_back({prefix + (backward ? "fwdbwd_" : "fwd_") + one.name + "_over_none",
-                           times[backward] / none[backward], ""});
+        figures.push_back(
+            {prefix + (backward ? "fwdbwd_" : "fwd_") + one.name + "_over_none", times[backward] / none[backward], ""});
       }
     }
   }
@@ -164,9 +166,7 @@ std::vector<Figure> figures_of(const std::string& device, const Inputs& hkt, con
 
 std::vector<Figure> argument_figures(const Arguments& arguments) {
   const torch::TensorOptions type(torch::kFloat);
-  auto seconds = [&](const std::function<void()>& work) {
-    return race({{"work", work}}, arguments.rounds)["work"];
-  };
+  auto seconds = [&](const std::function<void()>& work) { return race({{"work", work}}, arguments.rounds)["work"]; };
   return figures_of("cpu", Inputs(2, 8, 8, 1024, 3, type), Inputs(2, 8, 8, 4096, 1, type), seconds);
 }
 

@@ -31,10 +31,8 @@ const std::vector<Bench> kBenches = {
     {"arguments", bench::argument_figures, bench::argument_cuda_figures},
     {"train", bench::train_figures, bench::train_cuda_figures},
 #else
-    {"hkt", bench::hkt_figures, nullptr},
-    {"hsa", bench::hsa_figures, nullptr},
-    {"strata", bench::strata_figures, nullptr},
-    {"arguments", bench::argument_figures, nullptr},
+    {"hkt", bench::hkt_figures, nullptr},       {"hsa", bench::hsa_figures, nullptr},
+    {"strata", bench::strata_figures, nullptr}, {"arguments", bench::argument_figures, nullptr},
     {"train", bench::train_figures, nullptr},
 #endif
 #ifdef STRATA_HUB

@@ -33,13 +33,13 @@ constexpr int64_t hkt_cost(int64_t tokens, int levels) {
 struct HktProblem {
   DType dtype = DType::kFloat32;  // of q, k, v, bias, out and their gradients
   int64_t batch = 0;
-  int64_t heads = 0;      // query heads
-  int64_t key_heads = 0;  // divides heads; query head h reads key head h / (heads / key_heads)
-  int64_t tokens = 0;     // level-0 rows of q, padding included; of packed sequences, the rows of the longest
+  int64_t heads = 0;        // query heads
+  int64_t key_heads = 0;    // divides heads; query head h reads key head h / (heads / key_heads)
+  int64_t tokens = 0;       // level-0 rows of q, padding included; of packed sequences, the rows of the longest
   int64_t key_tokens = -1;  // the same of k and v; negative: self-attention, with the tokens and lengths of q
   int levels = 1;           // 1..kMaxLevels
-  int head_size = 0;      // channels of q and k, 1..kMaxHeadSize
-  int value_size = 0;     // channels of v and out, 1..kMaxHeadSize
+  int head_size = 0;        // channels of q and k, 1..kMaxHeadSize
+  int value_size = 0;       // channels of v and out, 1..kMaxHeadSize
 
   ConstView q[kMaxLevels];               // level l: (batch, heads, T_l, head_size)
   ConstView k[kMaxLevels];               // level l: (batch, key_heads, T_l of the keys, head_size)

@@ -34,9 +34,9 @@ struct HsaStreamProblem {
   int64_t batch = 0;
   int64_t heads = 0;      // query heads
   int64_t key_heads = 0;  // divides heads; query head h reads key head h / (heads / key_heads)
-  int64_t tokens = 0;  // of packed sequences, those of the longest
-  int branching = 16;  // b: 2 to kMaxBranching
-  int near = 1;        // n: families of each height that a token sees, its own included
+  int64_t tokens = 0;     // of packed sequences, those of the longest
+  int branching = 16;     // b: 2 to kMaxBranching
+  int near = 1;           // n: families of each height that a token sees, its own included
   bool both_sides = false;
   int levels = 1;  // 1..kMaxLevels
   int head_size = 0;

@@ -40,14 +40,13 @@ STRATA_SHARED int64_t hkt_lines(const HktProblem& p) {
   return p.heads * (p.q[0].begins != nullptr ? p.packed_rows : p.batch * p.tokens);
 }
 
-// Tiles of `size` rows, of all sequences together. Packed, those of sequence b start at tile begins[b] / size + b, which
-// leaves room for a last, partial one; so a few tiles have no rows.
+// Tiles of `size` rows, of all sequences together. Packed, those of sequence b start at tile begins[b] / size + b,
+// which leaves room for a last, partial one; so a few tiles have no rows.
 struct HktTile {
   int64_t sequence, tile;
 };
 STRATA_SHARED int64_t tile_count(const HktSide& side, int64_t size) {
-  return side.begins != nullptr ? side.packed_rows / size + side.batch
-                                : side.batch * ((side.tokens + size - 1) / size);
+  return side.begins != nullptr ? side.packed_rows / size + side.batch : side.batch * ((side.tokens + size - 1) / size);
 }
 STRATA_SHARED HktTile locate_tile(const HktSide& side, int64_t at, int64_t size) {
   if (side.begins == nullptr) {

@@ -1,5 +1,5 @@
-// Functions that host code, the CPU kernels of every instruction set and CUDA kernels share. Internal linkage: the copies
-// of different instruction sets must not be merged.
+// Functions that host code, the CPU kernels of every instruction set and CUDA kernels share. Internal linkage: the
+// copies of different instruction sets must not be merged.
 #pragma once
 
 #ifdef __CUDACC__

@@ -59,7 +59,8 @@ Status hsa_stream_check(const HsaStreamProblem& p, const HsaStreamOutputs& outpu
 }
 
 Status hsa_stream_check_scores(const HsaStreamProblem& p, const void* bound, On on) {
-  if (p.lengths != nullptr) return invalid("lengths: expected none, as bounds of packed sequences are not computed; call once for each");
+  if (p.lengths != nullptr)
+    return invalid("lengths: expected none, as bounds of packed sequences are not computed; call once for each");
   if (Status s = check_problem(p, on); !s.ok() || p.batch * p.tokens == 0) return s;
   if (Status s = check_levels_present(p); !s.ok()) return s;
   return check_present({{"bound", bound}});

@@ -2,6 +2,7 @@
 // Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (2011). And dropout masks made of it.
 #pragma once
 
+#include <math.h>
 #include <stdint.h>
 
 #include "base/host_device.h"
@@ -31,7 +32,7 @@ STRATA_SHARED uint64_t dropout_key(const int64_t* state) {
 
 // A weight is kept if its 16 random bits are not below this.
 STRATA_SHARED uint32_t dropout_threshold(double probability) {
-  return static_cast<uint32_t>(probability * 65536 + 0.5);
+  return static_cast<uint32_t>(lround(probability * 65536));
 }
 STRATA_SHARED double dropout_factor(uint32_t threshold) { return 65536.0 / (65536 - threshold); }
 

@@ -77,8 +77,8 @@ struct Block {
     __syncthreads();
   }
   __device__ void load_queries(int head, int first) const {
-    load_levels<T, D, kThreads, kQueries>(base + layout.queries(), p.q, p.levels, batch, head, first,
-                                          limits.queries, p.head_size, a.extra.aligned, [](int l, int r) { return query_slot(l, r); });
+    load_levels<T, D, kThreads, kQueries>(base + layout.queries(), p.q, p.levels, batch, head, first, limits.queries,
+                                          p.head_size, a.extra.aligned, [](int l, int r) { return query_slot(l, r); });
     load_tile<D, kThreads>(base + layout.dout(), rows_of<const T>(a.g.dout, batch, head), first, kQueries,
                            limits.queries, p.value_size, a.extra.aligned, [](int r) { return query_slot(0, r); });
     const int64_t line = hkt_line(p, batch, head);
@@ -90,9 +90,10 @@ struct Block {
   }
   __device__ void load_keys(int first) const {
     load_levels<T, D, kThreads, kKeys>(base + layout.keys(), p.k, p.levels, batch, key_head, first, limits.keys,
-                                       p.head_size, a.extra.aligned, [](int l, int r) { return key_slot<kTiles>(l, r); });
-    load_tile<D, kThreads>(base + layout.values(), rows_of<const T>(p.v, batch, key_head), first, kKeys,
-                           limits.keys, p.value_size, a.extra.aligned, [](int r) { return key_slot<kTiles>(0, r); });
+                                       p.head_size, a.extra.aligned,
+                                       [](int l, int r) { return key_slot<kTiles>(l, r); });
+    load_tile<D, kThreads>(base + layout.values(), rows_of<const T>(p.v, batch, key_head), first, kKeys, limits.keys,
+                           p.value_size, a.extra.aligned, [](int r) { return key_slot<kTiles>(0, r); });
   }
 };
 
@@ -352,8 +353,7 @@ cudaError_t hkt_backward_mma(const HktProblem& p, const HktOutputs& o, const Hkt
   for (int l = 0; l < p.levels; ++l)
     a.extra.aligned = a.extra.aligned && is_aligned(p.q[l], p.head_size) && is_aligned(p.k[l], p.head_size);
   const int64_t pairs = p.batch * p.heads * p.tokens * p.key_tokens;
-  if (g.dbias.data != nullptr && pairs > 0)
-    zero_bias_kernel<T><<<blocks_for(pairs, 256), 256, 0, stream>>>(p, g.dbias);
+  if (g.dbias.data != nullptr && pairs > 0) zero_bias_kernel<T><<<blocks_for(pairs, 256), 256, 0, stream>>>(p, g.dbias);
   cudaError_t e = cudaErrorInvalidConfiguration;
   with_tiles<T>(p, [&](auto keys, auto queries) {
     e = launch_owner<decltype(keys)>(a, stream);

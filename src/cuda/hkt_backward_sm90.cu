@@ -290,7 +290,8 @@ struct Consumer {
     return kPacked ? 1 + packed_level(lane / 4 + 8) : lane / 4 % 2 == 0 ? 2 : kMmaLevels;
   }
   __device__ void store_weight_parts(float (&parts)[5]) const {
-    const int64_t part = work.first_head * parts_of(p) + int64_t{work.tile} * (kRows / 16) + (own_first - work.own_first) / 16;
+    const int64_t part =
+        work.first_head * parts_of(p) + int64_t{work.tile} * (kRows / 16) + (own_first - work.own_first) / 16;
     float* const total = a.weight_parts + (part + warp) * kMmaLevels;
 #pragma unroll
     for (int l = 0; l < kLevels; ++l) {

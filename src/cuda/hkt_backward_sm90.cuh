@@ -142,8 +142,8 @@ __device__ void load_own(const Arguments& a, const WorkTile& work, int wave, con
     const int first = work.own_first + 64 * group;
     load_rows<D>(tiles, rows_of<const T>(own[0], work.batch, head), first, work.own_limit, p.head_size, paired_row);
     if constexpr (kPart != Part::kValues)
-      load_rows<D>(tiles + M::kOwnTile, rows_of<const T>(extra, work.batch, head), first, work.own_limit,
-                   p.value_size, paired_row);
+      load_rows<D>(tiles + M::kOwnTile, rows_of<const T>(extra, work.batch, head), first, work.own_limit, p.value_size,
+                   paired_row);
     const uint32_t coarse = tiles + 2 * M::kOwnTile;
     if constexpr (M::kPacked) {
       load_packed<D, T>(coarse, own, p.levels, 1, work.batch, head, first, work.own_limit, p.head_size);

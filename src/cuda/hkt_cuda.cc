@@ -15,7 +15,8 @@ namespace {
 
 bool supports_sm90(const HktProblem& p) {
   if (!has_sm90_kernels() || p.levels > kSm90Levels || std::max(p.head_size, p.value_size) > kSm90HeadSize ||
-      p.bias.data != nullptr || p.slopes != nullptr || p.dropout.probability > 0 || !is_aligned(p.v, p.value_size) || !has_small_stride(p.v))
+      p.bias.data != nullptr || p.slopes != nullptr || p.dropout.probability > 0 || !is_aligned(p.v, p.value_size) ||
+      !has_small_stride(p.v))
     return false;
   return std::all_of(p.k, p.k + p.levels,
                      [&](const ConstView& k) { return is_aligned(k, p.head_size) && has_small_stride(k); }) &&

@@ -50,14 +50,12 @@ struct Block {
   __device__ int2 key_blocks() const { return limits.key_tiles(p, first_row, kRows, kKeys); }
 
   __device__ void load_queries(uint32_t tile) const {
-    load_levels<T, D, Tile::kThreads, kRows>(tile, p.q, p.levels, batch, head, first_row, limits.queries,
-                                             p.head_size, aligned,
-                                             [](int l, int r) { return query_slot(l, r); });
+    load_levels<T, D, Tile::kThreads, kRows>(tile, p.q, p.levels, batch, head, first_row, limits.queries, p.head_size,
+                                             aligned, [](int l, int r) { return query_slot(l, r); });
   }
   __device__ void load_keys(uint32_t tile, int first) const {
-    load_levels<T, D, Tile::kThreads, kKeys>(tile, p.k, p.levels, batch, key_head, first, limits.keys,
-                                             p.head_size, aligned,
-                                             [](int l, int r) { return key_slot<kTiles>(l, r); });
+    load_levels<T, D, Tile::kThreads, kKeys>(tile, p.k, p.levels, batch, key_head, first, limits.keys, p.head_size,
+                                             aligned, [](int l, int r) { return key_slot<kTiles>(l, r); });
   }
   __device__ void load_values(uint32_t tile, int first) const {
     Rows<const T> rows = rows_of<const T>(p.v, batch, key_head);

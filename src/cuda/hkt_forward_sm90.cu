@@ -106,10 +106,11 @@ __device__ void load_queries(const HktProblem& p, const WorkTile& work, const Bl
 #pragma unroll
     for (int l = 1; l < (M::kPacked ? 2 : kLevels); ++l)
       load_rows<D>(tiles + (l + 1) * M::kQueryTile, rows_of<const T>(p.q[l], work.batch, work.head), first >> l,
-                   level_rows(work.limits.queries, l), p.head_size, [l](int slot) { return M::coarse_row(slot) >> (l - 1); });
+                   level_rows(work.limits.queries, l), p.head_size,
+                   [l](int slot) { return M::coarse_row(slot) >> (l - 1); });
     if constexpr (M::kPacked)
-      load_packed<D, T>(tiles + 3 * M::kQueryTile, p.q, p.levels, 2, work.batch, work.head, first,
-                        work.limits.queries, p.head_size);
+      load_packed<D, T>(tiles + 3 * M::kQueryTile, p.q, p.levels, 2, work.batch, work.head, first, work.limits.queries,
+                        p.head_size);
   }
 }
 

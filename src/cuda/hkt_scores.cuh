@@ -88,7 +88,8 @@ struct SequenceLimits {
   }
   __device__ int2 full_query_tiles(const HktProblem& p, int first, int count, int size) const {
     if (first + count > keys) return make_int2(0, 0);
-    return make_int2((max(0, first + count - 1 - right(p)) + size - 1) / size, min(queries, first + left(p) + 1) / size);
+    return make_int2((max(0, first + count - 1 - right(p)) + size - 1) / size,
+                     min(queries, first + left(p) + 1) / size);
   }
   // Tiles of `size` keys that rows first .. first + count - 1 of the queries see, begin .. end - 1, and the other way
   // round.

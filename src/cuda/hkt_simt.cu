@@ -279,10 +279,8 @@ cudaError_t backward(const HktProblem& p, const HktOutputs& o, const HktGradient
   void* parts = static_cast<C*>(workspace) + lines;
   if (lines > 0)
     simt_delta_kernel<S><<<static_cast<unsigned>((lines + 255) / 256), 256, 0, stream>>>(p, o, g, workspace);
-  if (blocks > 0)
-    simt_query_kernel<S><<<grid_of(blocks, p.heads), kThreads, 0, stream>>>(p, o, g, workspace, parts);
-  if (key_blocks > 0)
-    simt_key_kernel<S><<<grid_of(key_blocks, p.key_heads), kThreads, 0, stream>>>(p, o, g, workspace);
+  if (blocks > 0) simt_query_kernel<S><<<grid_of(blocks, p.heads), kThreads, 0, stream>>>(p, o, g, workspace, parts);
+  if (key_blocks > 0) simt_key_kernel<S><<<grid_of(key_blocks, p.key_heads), kThreads, 0, stream>>>(p, o, g, workspace);
   simt_weight_kernel<S>
       <<<static_cast<unsigned>((p.heads * p.levels + 127) / 128), 128, 0, stream>>>(p, parts, blocks, g.dweights);
   return cudaGetLastError();
@@ -292,7 +290,8 @@ cudaError_t backward(const HktProblem& p, const HktOutputs& o, const HktGradient
 
 cudaError_t hkt_forward_simt(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
   return with_storage(p.dtype, [&](auto storage) {
-    simt_forward_kernel<decltype(storage)><<<grid_of(tile_count(query_side(p), 1), p.heads), kThreads, 0, stream>>>(p, o);
+    simt_forward_kernel<decltype(storage)>
+        <<<grid_of(tile_count(query_side(p), 1), p.heads), kThreads, 0, stream>>>(p, o);
     return cudaGetLastError();
   });
 }

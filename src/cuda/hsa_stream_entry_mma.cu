@@ -94,9 +94,8 @@ cudaError_t hsa_stream_entry_gradient_mma(const StreamArgs<T>& a, cudaStream_t s
   const bool small = has_small_heads(a.p);
   for (int height = a.heights.count - 1; height >= 0; --height) {
     const cudaError_t e =
-        a.p.dropout.probability > 0
-            ? (small ? entries<T, 64, kMaxLevels, true>(a, height, stream)
-                     : entries<T, 128, kMaxLevels, true>(a, height, stream))
+        a.p.dropout.probability > 0 ? (small ? entries<T, 64, kMaxLevels, true>(a, height, stream)
+                                             : entries<T, 128, kMaxLevels, true>(a, height, stream))
         : a.p.levels == 1 ? (small ? entries<T, 64, 1>(a, height, stream) : entries<T, 128, 1>(a, height, stream))
         : a.p.levels <= 3
             ? (small ? entries<T, 64, 3>(a, height, stream) : entries<T, 128, 3>(a, height, stream))

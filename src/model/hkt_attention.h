@@ -26,7 +26,7 @@ struct HktAttentionOptions {
   TORCH_ARG(bool, projection_bias) = false;
   TORCH_ARG(bool, causal) = false;
 
-  TORCH_ARG(int64_t, window_left) = -1;            // token i sees tokens i - left .. i + right only; -1: without end
+  TORCH_ARG(int64_t, window_left) = -1;  // token i sees tokens i - left .. i + right only; -1: without end
   TORCH_ARG(int64_t, window_right) = -1;
   TORCH_ARG(bool, alibi) = false;              // scores fall with the distance, by the slopes 2^(-8/H), 2^(-16/H), ..
   TORCH_ARG(double, attention_dropout) = 0.0;  // probability with which attention weights are dropped in training
@@ -39,7 +39,8 @@ struct HktAttentionOptions {
 struct HktInput {
   TORCH_ARG(c10::optional<torch::Tensor>, lengths) = c10::nullopt;  // (B) real tokens, the rest is padding on the right
   TORCH_ARG(c10::optional<torch::Tensor>, bias) = c10::nullopt;     // broadcasts to (B, H, T, Tk)
-  TORCH_ARG(c10::optional<torch::Tensor>, key) = c10::nullopt;  // (B, Tk, model): keys and values come from it, not from x
+  TORCH_ARG(c10::optional<torch::Tensor>,
+            key) = c10::nullopt;  // (B, Tk, model): keys and values come from it, not from x
   TORCH_ARG(c10::optional<torch::Tensor>, key_lengths) = c10::nullopt;
   TORCH_ARG(c10::optional<int64_t>, window_left) = c10::nullopt;  // in place of the module's
   // Packed sequences (torch/hkt_op.h): x is (1, rows of all, model), and each has its own pyramid.
@@ -78,7 +79,7 @@ class STRATA_API HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl
   // One new token per sequence, x: (B, model). Equals the last row of the parallel forward, to rounding. No gradients.
   torch::Tensor step(const torch::Tensor& x, HktCache& cache);
 
-  torch::Tensor level_weights() const;                               // (H, levels), each row sums to one
+  torch::Tensor level_weights() const;  // (H, levels), each row sums to one
   // x^(l): (B, ceil(T / 2^l), model) for each level; with cu_seqlens those of packed sequences.
   std::vector<torch::Tensor> pyramid(const torch::Tensor& x,
                                      const c10::optional<torch::Tensor>& cu_seqlens = c10::nullopt) const;

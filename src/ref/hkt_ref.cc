@@ -68,7 +68,8 @@ struct Head {
     return dot(row(p.q[l], b, h, m), p.q[l].stride[3], row(p.k[l], b, key_head(), n), p.k[l].stride[3], p.head_size);
   }
 
-  // S_ij = scale * sum_l a_l <q^(l)_{i >> l}, k^(l)_{j >> l}> + bias_ij - slope |i - j|, -inf if the pair is not visible.
+  // S_ij = scale * sum_l a_l <q^(l)_{i >> l}, k^(l)_{j >> l}> + bias_ij - slope |i - j|, -inf if the pair is not
+  // visible.
   double score(int64_t i, int64_t j) const {
     if (!allowed(i, j)) return kMinusInfinity;
     double mixed = 0;

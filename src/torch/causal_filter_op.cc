@@ -136,7 +136,8 @@ Tensor causal_filter_composite(const Tensor& x, const Tensor& weight, int64_t st
 }
 
 TORCH_LIBRARY_FRAGMENT(strata, m) {
-  m.def("causal_filter(Tensor x, Tensor weight, int stride, Tensor? cu_seqlens=None) -> Tensor", causal_filter_composite);
+  m.def("causal_filter(Tensor x, Tensor weight, int stride, Tensor? cu_seqlens=None) -> Tensor",
+        causal_filter_composite);
   m.def("depthwise_filter(Tensor x, Tensor weight, int stride) -> Tensor");
   m.def("depthwise_filter_backward(Tensor dy, Tensor x, Tensor weight, int stride) -> (Tensor dx, Tensor dweight)");
 }

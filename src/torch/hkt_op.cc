@@ -21,18 +21,18 @@ using strata::has_open_sizes;
 
 // What all signatures below end with, as parameters and as arguments. Tensors come first: torch.vmap takes none by
 // keyword.
-#define STRATA_HKT_PARAMETERS                                                                                         \
-  const optional<Tensor>&lengths, const optional<Tensor>&bias, const optional<Tensor>&key_lengths,                    \
-      const optional<Tensor>&cu_seqlens, const optional<Tensor>&key_cu_seqlens, const optional<Tensor>&slopes,        \
-      const optional<Tensor>&dropout_state, bool causal, optional<double> scale, int64_t max_seqlen,                  \
+#define STRATA_HKT_PARAMETERS                                                                                  \
+  const optional<Tensor>&lengths, const optional<Tensor>&bias, const optional<Tensor>&key_lengths,             \
+      const optional<Tensor>&cu_seqlens, const optional<Tensor>&key_cu_seqlens, const optional<Tensor>&slopes, \
+      const optional<Tensor>&dropout_state, bool causal, optional<double> scale, int64_t max_seqlen,           \
       int64_t key_max_seqlen, int64_t window_left, int64_t window_right, double dropout
-#define STRATA_HKT_ARGUMENTS                                                                                          \
-  lengths, bias, key_lengths, cu_seqlens, key_cu_seqlens, slopes, dropout_state, causal, scale, max_seqlen,           \
+#define STRATA_HKT_ARGUMENTS                                                                                \
+  lengths, bias, key_lengths, cu_seqlens, key_cu_seqlens, slopes, dropout_state, causal, scale, max_seqlen, \
       key_max_seqlen, window_left, window_right, dropout
-#define STRATA_HKT_INPUTS                                                                                             \
-  {                                                                                                                   \
-    q, k, v, weights, lengths, bias, causal, scale_or_default(scale, q), key_lengths, cu_seqlens, key_cu_seqlens,     \
-        max_seqlen, key_max_seqlen, window_left, window_right, slopes, dropout, dropout_state                         \
+#define STRATA_HKT_INPUTS                                                                                         \
+  {                                                                                                               \
+    q, k, v, weights, lengths, bias, causal, scale_or_default(scale, q), key_lengths, cu_seqlens, key_cu_seqlens, \
+        max_seqlen, key_max_seqlen, window_left, window_right, slopes, dropout, dropout_state                     \
   }
 
 // Sizes of a bias with its missing leading axes filled in: (B or 1, H or 1, T or 1, Tk or 1).
@@ -49,7 +49,9 @@ struct HktSideTensors : PackedSequences {
   HktSideTensors(const HktInputs& in, bool of_keys)
       : PackedSequences(of_keys ? in.keys_cu_seqlens() : in.cu_seqlens, in.levels(),
                         of_keys && in.key_cu_seqlens.has_value() ? in.key_max_seqlen : in.max_seqlen),
-        tokens(given() ? longest : of_keys ? in.key_rows() : in.rows()) {
+        tokens(given()   ? longest
+               : of_keys ? in.key_rows()
+                         : in.rows()) {
     const optional<Tensor>& padded = of_keys && !in.shares_lengths() ? in.key_lengths : in.lengths;
     if (padded.has_value()) lengths = padded->to(at::kLong).contiguous();
   }
@@ -128,8 +130,8 @@ std::tuple<Tensor, Tensor> hkt_attention_kernel(TensorList q, TensorList k, cons
   return {out, lse};
 }
 
-// Gradients in the order q.., k.., v, weights, bias; the last is an empty tensor when it is not wanted. Coarse levels of
-// packed sequences have rows that belong to none, whose gradients are zero.
+// Gradients in the order q.., k.., v, weights, bias; the last is an empty tensor when it is not wanted. Coarse levels
+// of packed sequences have rows that belong to none, whose gradients are zero.
 std::vector<Tensor> empty_hkt_gradients(const HktInputs& in, bool bias_gradient) {
   if (!has_open_sizes(in)) check_hkt(in);
   std::vector<Tensor> gradients;
@@ -248,15 +250,15 @@ Tensor packed_begins_composite(const Tensor& cu_seqlens, int64_t levels) {
   return at::stack(begins);
 }
 
-#define STRATA_HKT_TENSORS                                                                                            \
-  "Tensor? lengths=None, Tensor? bias=None, Tensor? key_lengths=None, Tensor? cu_seqlens=None, "                      \
+#define STRATA_HKT_TENSORS                                                                       \
+  "Tensor? lengths=None, Tensor? bias=None, Tensor? key_lengths=None, Tensor? cu_seqlens=None, " \
   "Tensor? key_cu_seqlens=None, Tensor? slopes=None, Tensor? dropout_state=None, "
-#define STRATA_HKT_NUMBERS                                                                                            \
-  "bool causal=False, float? scale=None, int max_seqlen=0, int key_max_seqlen=0, int window_left=-1, "                \
+#define STRATA_HKT_NUMBERS                                                                             \
+  "bool causal=False, float? scale=None, int max_seqlen=0, int key_max_seqlen=0, int window_left=-1, " \
   "int window_right=-1, float dropout=0.0"
 TORCH_LIBRARY_FRAGMENT(strata, m) {
-  m.def("hkt_attention(Tensor[] q, Tensor[] k, Tensor v, Tensor weights, " STRATA_HKT_TENSORS
-        "*, " STRATA_HKT_NUMBERS ") -> (Tensor out, Tensor lse)");
+  m.def("hkt_attention(Tensor[] q, Tensor[] k, Tensor v, Tensor weights, " STRATA_HKT_TENSORS "*, " STRATA_HKT_NUMBERS
+        ") -> (Tensor out, Tensor lse)");
   m.def(
       "hkt_attention_backward(Tensor dout, Tensor? dlse, Tensor[] q, Tensor[] k, Tensor v, Tensor weights, Tensor out, "
       "Tensor lse, bool bias_gradient, " STRATA_HKT_TENSORS STRATA_HKT_NUMBERS ") -> Tensor[]");

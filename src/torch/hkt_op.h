@@ -11,14 +11,15 @@
 namespace strata {
 
 struct HktOptions {
-  c10::optional<at::Tensor> lengths = c10::nullopt;      // (B) integers: real tokens of each sequence
-  c10::optional<at::Tensor> key_lengths = c10::nullopt;  // of the keys; unless given, lengths if both sides have T tokens
-  c10::optional<at::Tensor> bias = c10::nullopt;         // broadcasts to (B, H, T, Tk); added to the scaled scores
+  c10::optional<at::Tensor> lengths = c10::nullopt;  // (B) integers: real tokens of each sequence
+  c10::optional<at::Tensor> key_lengths =
+      c10::nullopt;                               // of the keys; unless given, lengths if both sides have T tokens
+  c10::optional<at::Tensor> bias = c10::nullopt;  // broadcasts to (B, H, T, Tk); added to the scaled scores
   bool causal = false;
-  c10::optional<double> scale = c10::nullopt;       // 1 / sqrt(head size) unless given
-  int64_t window_left = -1, window_right = -1;      // key j is seen by query i if i - left <= j <= i + right; -1: no end
-  c10::optional<at::Tensor> slopes = c10::nullopt;  // (H), ALiBi: - slope |i - j| is added to the scores
-  double dropout = 0;                               // probability with which a weight is dropped
+  c10::optional<double> scale = c10::nullopt;   // 1 / sqrt(head size) unless given
+  int64_t window_left = -1, window_right = -1;  // key j is seen by query i if i - left <= j <= i + right; -1: no end
+  c10::optional<at::Tensor> slopes = c10::nullopt;         // (H), ALiBi: - slope |i - j| is added to the scores
+  double dropout = 0;                                      // probability with which a weight is dropped
   c10::optional<at::Tensor> dropout_state = c10::nullopt;  // (2) int64, seed and offset; drawn from torch's generator
 
   // Packed sequences: the first row of each, and the end of the last, (B + 1) integers; of the keys if they differ.
@@ -28,8 +29,8 @@ struct HktOptions {
 
 // q[l]: (B, H, ceil(T / 2^l), d), k[l]: (B, Hk, ceil(Tk / 2^l), d), v: (B, Hk, Tk, dv), weights: (H, levels).
 // Returns out (B, H, T, dv) and lse (B, H, T), the natural log of each row's sum; both are differentiable, once.
-// Packed, the batch is 1, T are the rows of all sequences, and level l has packed_rows(T, B, l) rows, the pyramid of each
-// sequence behind that of the one before it.
+// Packed, the batch is 1, T are the rows of all sequences, and level l has packed_rows(T, B, l) rows, the pyramid of
+// each sequence behind that of the one before it.
 STRATA_API std::tuple<at::Tensor, at::Tensor> hkt_attention(at::TensorList q, at::TensorList k, const at::Tensor& v,
                                                             const at::Tensor& weights, const HktOptions& options = {});
 

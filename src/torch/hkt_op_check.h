@@ -29,8 +29,11 @@ struct HktInputs {
   int64_t heads() const { return q[0].size(1); }
   int64_t rows() const { return q[0].size(2); }  // of all sequences, where they are packed
   int64_t key_rows() const { return v.size(2); }
-  const optional<at::Tensor>& keys_cu_seqlens() const { return key_cu_seqlens.has_value() ? key_cu_seqlens : cu_seqlens; }
-  // Where both sides have the same number of tokens they are taken for one sequence, unless the keys' lengths are given.
+  const optional<at::Tensor>& keys_cu_seqlens() const {
+    return key_cu_seqlens.has_value() ? key_cu_seqlens : cu_seqlens;
+  }
+  // Where both sides have the same number of tokens they are taken for one sequence, unless the keys' lengths are
+  // given.
   bool shares_lengths() const { return !key_lengths.has_value() && rows() == key_rows(); }
 };
 

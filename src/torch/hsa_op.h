@@ -67,9 +67,9 @@ struct HsaStreamOptions {
   bool both_sides = false;                                 // for encoders without a tree
   c10::optional<double> scale = c10::nullopt;
 
-  double dropout = 0;                                         // as in HktOptions (hkt_op.h), like all that follows
-  c10::optional<at::Tensor> dropout_state = c10::nullopt;     // (2) int64
-  c10::optional<at::Tensor> cu_seqlens = c10::nullopt;        // packed sequences, each with its own tree
+  double dropout = 0;                                      // as in HktOptions (hkt_op.h), like all that follows
+  c10::optional<at::Tensor> dropout_state = c10::nullopt;  // (2) int64
+  c10::optional<at::Tensor> cu_seqlens = c10::nullopt;     // packed sequences, each with its own tree
   int64_t max_seqlen = 0;
 };
 

@@ -14,15 +14,15 @@ using namespace hsa_op;  // NOLINT: the helpers of the two HSA operators
 
 // What all signatures below end with, as parameters and as arguments. Tensors come first: torch.vmap takes none by
 // keyword.
-#define STRATA_STREAM_PARAMETERS                                                                                      \
-  int64_t branching, const optional<Tensor>&weights, const optional<Tensor>&key_bias,                                 \
-      const optional<Tensor>&positions, const optional<Tensor>&level_weights, const optional<Tensor>&cu_seqlens,      \
-      const optional<Tensor>&dropout_state, int64_t near, bool both_sides, optional<double> scale,                    \
-      int64_t max_seqlen, double dropout
-#define STRATA_STREAM_ARGUMENTS                                                                                       \
-  branching, weights, key_bias, positions, level_weights, cu_seqlens, dropout_state, near, both_sides, scale,         \
+#define STRATA_STREAM_PARAMETERS                                                                                       \
+  int64_t branching, const optional<Tensor>&weights, const optional<Tensor>&key_bias,                                  \
+      const optional<Tensor>&positions, const optional<Tensor>&level_weights, const optional<Tensor>&cu_seqlens,       \
+      const optional<Tensor>&dropout_state, int64_t near, bool both_sides, optional<double> scale, int64_t max_seqlen, \
+      double dropout
+#define STRATA_STREAM_ARGUMENTS                                                                               \
+  branching, weights, key_bias, positions, level_weights, cu_seqlens, dropout_state, near, both_sides, scale, \
       max_seqlen, dropout
-#define STRATA_STREAM_SHAPE                                                                                           \
+#define STRATA_STREAM_SHAPE \
   StreamShape { branching, near, both_sides, cu_seqlens, max_seqlen, dropout, dropout_state }
 
 std::tuple<Tensor, Tensor> hsa_stream_meta(TensorList q, TensorList k, const Tensor& v, STRATA_STREAM_PARAMETERS) {
@@ -171,8 +171,8 @@ Tensor hsa_stream_step_run(const Tensor& q, const Tensor& k, const Tensor& v, co
 std::vector<Tensor> hsa_stream_backward_autograd(const Tensor& dout, const optional<Tensor>& dlse, TensorList q,
                                                  TensorList k, const Tensor& v, const Tensor& out, const Tensor& lse,
                                                  STRATA_STREAM_PARAMETERS) {
-  std::vector<Tensor> gradients = call_below_autograd("strata::hsa_stream_attention_backward", hsa_stream_backward_run, v,
-                                                      dout, dlse, q, k, v, out, lse, STRATA_STREAM_ARGUMENTS);
+  std::vector<Tensor> gradients = call_below_autograd("strata::hsa_stream_attention_backward", hsa_stream_backward_run,
+                                                      v, dout, dlse, q, k, v, out, lse, STRATA_STREAM_ARGUMENTS);
   const optional<Tensor> values = v;
   variable_list inputs = inputs_of({q, k, values, weights, key_bias, positions, level_weights});
   inputs.insert(inputs.end(), {dout, or_undefined(dlse), out, lse});
@@ -191,11 +191,11 @@ std::tuple<Tensor, Tensor> hsa_stream_autograd(TensorList q, TensorList k, const
           const variable_list& s, const variable_list& gradients) {
         static const auto op = find_op<decltype(hsa_stream_backward_run)>("strata::hsa_stream_attention_backward");
         const SavedInputs in(s, 2);
-        return of_given(op.call(or_zeros(gradients[0], in.output(0)), optional_tensor(gradients[1]), in.q(), in.k(),
-                                in.v, in.output(0), in.output(1), branching, in.weights, in.key_bias, in.positions,
-                                in.level_weights, cu_seqlens, dropout_state, near, both_sides, scale, max_seqlen,
-                                dropout),
-                        s);
+        return of_given(
+            op.call(or_zeros(gradients[0], in.output(0)), optional_tensor(gradients[1]), in.q(), in.k(), in.v,
+                    in.output(0), in.output(1), branching, in.weights, in.key_bias, in.positions, in.level_weights,
+                    cu_seqlens, dropout_state, near, both_sides, scale, max_seqlen, dropout),
+            s);
       });
   return {out, lse};
 }

@@ -19,11 +19,13 @@ inline void check_integers(const char* name, const optional<at::Tensor>& tensor,
 // would have to be waited for.
 inline void check_cu_seqlens(const char* name, const at::Tensor& cu, int64_t sequences, int64_t rows,
                              const at::Tensor& like) {
-  TORCH_CHECK(cu.dim() == 1 && cu.size(0) >= 1, name,
-              ": expected the first row of each sequence and the end of the last, a vector of at least one number, got ",
-              "shape ", cu.sizes());
+  TORCH_CHECK(
+      cu.dim() == 1 && cu.size(0) >= 1, name,
+      ": expected the first row of each sequence and the end of the last, a vector of at least one number, got ",
+      "shape ", cu.sizes());
   check_integers(name, cu, {sequences + 1}, like);
-  TORCH_CHECK(like.size(0) == 1, "q: expected a batch of 1 with ", name, ", which packs the sequences, got ", like.size(0));
+  TORCH_CHECK(like.size(0) == 1, "q: expected a batch of 1 with ", name, ", which packs the sequences, got ",
+              like.size(0));
   if (!cu.is_cpu()) return;
   const at::Tensor ends = cu.to(at::kLong).contiguous();
   const int64_t* at = ends.data_ptr<int64_t>();

@@ -54,7 +54,10 @@ TEST(HktErrors, EachMistakeIsNamed) {
        }},
       {"slopes|finite|inf|head 0", [](auto& p, auto&, auto&) { p.slopes = infinite + 2; }},
       {"dropout|0 to 0.9999|got 1", [](auto& p, auto&, auto&) { p.dropout.probability = 1; }},
-      {"dropout state|null", [](auto& p, auto&, auto&) { p.dropout = {0.5, nullptr}; }},
+      {"dropout state|null",
+       [](auto& p, auto&, auto&) {
+         p.dropout = {0.5, nullptr};
+       }},
       {"begins|mix at level 1", [](auto& p, auto&, auto&) { p.v.begins = p.q[0].begins = p.k[0].begins = too_long; }},
       {"bias|none with packed",
        [](auto& p, auto&, auto&) {

@@ -48,7 +48,8 @@ struct PlainHkt {
     array.each([&](auto... at) { array(at...) = stored(array(at...)); });
   }
 
-  // Philox4x32-10 written out a second time: word x / 2 of counter (key / 8, row, head, sequence), its lower half first.
+  // Philox4x32-10 written out a second time: word x / 2 of counter (key / 8, row, head, sequence), its lower half
+  // first.
   static bool is_dropped(const HktData<S>& d, int64_t b, int64_t h, int64_t i, int64_t j) {
     uint64_t key = static_cast<uint64_t>(d.dropout_state[0]);
     for (int64_t n = 0; n < d.dropout_state[1]; ++n) key += 0x9E3779B97F4A7C15u;
@@ -84,9 +85,7 @@ struct PlainHkt {
       return (!c.causal || j <= i) && (c.window_left < 0 || j >= i - c.window_left) &&
              (c.window_right < 0 || j <= i + c.window_right);
     };
-    auto factor = [&](int64_t i, int64_t j) {
-      return c.dropout == 0 ? T(1) : is_dropped(d, b, h, i, j) ? T(0) : kept;
-    };
+    auto factor = [&](int64_t i, int64_t j) { return c.dropout == 0 ? T(1) : is_dropped(d, b, h, i, j) ? T(0) : kept; };
     auto product = [&](int l, int64_t i, int64_t j) {
       const SequencePlace q = query(l), k = key(l);
       T sum = 0;

@@ -83,7 +83,8 @@ INSTANTIATE_TEST_SUITE_P(
                     StreamCase{"near", 1, 1, 14, 2, 2, 2, true, true, true, Memory::kDense, 2},
                     StreamCase{"levels", 2, 2, 13, 3, 2, 2, true, true, true, Memory::kDense, 2, 3, 1},
                     StreamCase{"both_sides", 1, 2, 13, 2, 2, 2, true, true, true, Memory::kDense, 2, 3, 1, true},
-                    StreamCase{"dropout", 1, 2, 13, 2, 2, 2, true, true, true, Memory::kDense, 2, 3, 1, false, {}, 0.3}),
+                    StreamCase{
+                        "dropout", 1, 2, 13, 2, 2, 2, true, true, true, Memory::kDense, 2, 3, 1, false, {}, 0.3}),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(StreamGradients, OfTheReferenceEqualFiniteDifferences) {
@@ -157,7 +158,9 @@ TEST(HsaStreamRef, PackedSequencesAreAsAlone) {
       ASSERT_TRUE(hsa_stream_forward_ref(one.problem(), one.outputs()).ok());
       ASSERT_TRUE(hsa_stream_backward_ref(one.problem(), one.outputs(), g).ok());
       ASSERT_TRUE(hsa_stream_backward_ref(all.problem(), all.outputs(), all.gradients()).ok());
-      auto expect_same = [&](double got, double want) { ASSERT_NEAR(got, want, 1e-12) << c.name << ", sequence " << b; };
+      auto expect_same = [&](double got, double want) {
+        ASSERT_NEAR(got, want, 1e-12) << c.name << ", sequence " << b;
+      };
       each_row(one.out, all.out, 0, expect_same), each_row(one.dv, all.dv, 0, expect_same);
       for (int l = 0; l < c.levels; ++l) {
         each_row(one.dq[l], all.dq[l], l, expect_same);

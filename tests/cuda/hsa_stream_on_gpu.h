@@ -66,12 +66,14 @@ inline std::vector<StreamCase> stream_gpu_cases() {
   const Memory dense = Memory::kDense;
   for (const StreamCase& c : strata_stream_cases()) cases.push_back(c);
   for (const StreamCase& c : stream_argument_cases()) cases.push_back(c);
-  cases.push_back({"gpu_packed", 4, 4, 1500, 16, 64, 64, false, false, false, dense, 2, 3, 2, false, {1500, 7, 0, 300}});
+  cases.push_back(
+      {"gpu_packed", 4, 4, 1500, 16, 64, 64, false, false, false, dense, 2, 3, 2, false, {1500, 7, 0, 300}});
   cases.push_back(
       {"gpu_packed_both_sides", 3, 2, 700, 16, 64, 64, true, true, true, dense, 2, 3, 0, true, {100, 700, 33}});
   cases.push_back({"gpu_packed_levels8", 2, 1, 400, 16, 32, 64, false, true, false, dense, 2, 8, 0, false, {130, 400}});
   cases.push_back({"gpu_dropout", 1, 4, 900, 16, 64, 64, false, false, false, dense, 2, 3, 2, false, {}, 0.1});
-  cases.push_back({"gpu_dropout_b64", 2, 1, 500, 64, 64, 64, false, false, true, dense, 1, 1, 0, true, {500, 200}, 0.3});
+  cases.push_back(
+      {"gpu_dropout_b64", 2, 1, 500, 64, 64, 64, false, false, true, dense, 1, 1, 0, true, {500, 200}, 0.3});
   cases.push_back({"gpu_near2_long", 1, 1, 2500, 16, 64, 64, false, false, false, dense, 2});
   cases.push_back({"gpu_near3_all_terms", 2, 2, 333, 16, 64, 32, true, true, true, dense, 3});
   cases.push_back({"gpu_levels3_long", 1, 1, 2500, 16, 64, 64, false, false, false, dense, 2, 3});
