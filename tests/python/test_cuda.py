@@ -43,6 +43,65 @@ def test_hkt_equals_the_cpu(dtype, tolerance, causal):
     close(run_hkt(dtype, "cuda", causal=causal), run_hkt(dtype, "cpu", causal=causal), tolerance)
 
 
+ARGUMENTS = {
+    "window": {"causal": True, "window_size": (37, -1)},
+    "alibi": {"causal": True, "alibi_slopes": [0.5, 0.1]},
+    "dropout": {"dropout_p": 0.3, "dropout_state": [5, 9]},
+    "all": {"window_size": (60, 20), "alibi_slopes": [0.5, 0.1], "dropout_p": 0.1, "dropout_state": [1, 2], "lengths": [200, 70]},
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.bfloat16, 3e-2)])
+def test_arguments_equal_the_cpus(name, dtype, tolerance):
+    """Dropout included: both draw the same weights."""
+    results = []
+    for device in ("cuda", "cpu"):
+        options = dict(ARGUMENTS[name])
+        for tensor in ("alibi_slopes", "dropout_state"):
+            if tensor in options:
+                options[tensor] = torch.tensor(options[tensor], device=device)
+        results.append(run_hkt(dtype, device, **options))
+    finite = [x.isfinite() for x in results[1]]
+    close([x[at] for x, at in zip(results[0], finite)], [x[at] for x, at in zip(results[1], finite)], tolerance)
+
+
+@pytest.mark.parametrize("kind", ["hkt", "strata"])
+def test_packed_modules_equal_the_cpus(kind):
+    lengths = [70, 1, 0, 128, 33]
+    cu_seqlens = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()])
+    x = torch.randn(1, sum(lengths), 64)
+    results = []
+    for device in ("cuda", "cpu"):
+        torch.manual_seed(8)
+        module = strata.HktAttention(64, 4, causal=True, rotary=8) if kind == "hkt" else strata.StrataAttention(64, 4, form="streaming")
+        module.to(device)
+        inputs = [x.to(device).requires_grad_(), *module.parameters()]
+        y = module(inputs[0], cu_seqlens=cu_seqlens.to(device), max_seqlen=128)
+        results.append([t.detach().cpu() for t in (y, *torch.autograd.grad(y.sin().sum(), inputs))])
+    close(*results, 1e-3)
+
+
+def test_a_captured_graph_draws_anew():
+    """Seed and offset are read from device memory, so a replay drops what they say then."""
+    q = torch.randn(1, 2, 64, 64, device="cuda", dtype=torch.bfloat16)
+    weights, state = torch.ones(2, 1, device="cuda"), torch.tensor([3, 0], device="cuda")
+    call = lambda: strata.hkt_attention([q], [q], q, weights, dropout_p=0.5, dropout_state=state)[0]
+    call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = call()
+    graph.replay()
+    first = out.clone()
+    state[1] += 1
+    graph.replay()
+    assert not torch.equal(out, first)
+    assert torch.equal(out, call())
+    state[1] -= 1
+    graph.replay()
+    assert torch.equal(out, first)
+
+
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_causal_filter_equals_the_cpu(dtype, tolerance):
     torch.manual_seed(3)
