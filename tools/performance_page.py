@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/PERFORMANCE.md that come from raw figures (docs/results/bench-h200.json, written by `strata bench --json`).
+"""Writes the tables of docs/PERFORMANCE.md that come from raw figures: docs/results/bench-h200.json, written by `strata bench
+--json`, and docs/results/bench-arguments-cpu.json, by `strata bench arguments --json`.
 
 performance_page.py          writes them again
 performance_page.py --check  says whether they are up to date; exit code 1 if not
@@ -13,6 +14,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE, RAW = ROOT / "docs/PERFORMANCE.md", ROOT / "docs/results/bench-h200.json"
+RAW_CPU = ROOT / "docs/results/bench-arguments-cpu.json"
 BEGIN, END = "<!-- tools/performance_page.py: {} -->", "<!-- end -->"
 
 
@@ -53,7 +55,7 @@ def other_table(figures):
     """All other figures, with the floor of their kernels."""
     lines = ["| figure | value | bar | ms | floor, ms | share |", "|---|---|---|---|---|---|"]
     for name, value in figures.raw.items():
-        if not isinstance(value, float) or re.search(r"_d(64|128)_t\d+k(_causal)?$", name) and "_l3_over_" in name:
+        if not isinstance(value, float) or name.startswith("arguments_") or re.search(r"_d(64|128)_t\d+k(_causal)?$", name) and "_l3_over_" in name:
             continue
         kernel = figures.kernels.get(name)
         floor = f"{kernel['milliseconds']:.3f} | {kernel['floor_milliseconds']:.3f} | {kernel['share']:.0%}" if kernel else "| |"
@@ -71,7 +73,23 @@ def shares_table(figures):
     return lines
 
 
-TABLES = {"shapes": shapes_table, "shares": shares_table, "others": other_table}
+def arguments_table(figures):
+    """What each argument costs, over the same attention without it."""
+    cpu = json.loads(RAW_CPU.read_text())
+    lines = ["| argument | CPU: forward | both | H200: forward | both |", "|---|---|---|---|---|"]
+    names = [name for name in cpu if name.startswith("arguments_cpu_") and "_fwd_" in name]
+    for name in names:
+        form, argument = re.fullmatch(r"arguments_cpu_(hkt|stream)_fwd_(.*)_over_none", name).groups()
+        cells = [
+            f"{raw[f'arguments_{device}_{form}_{kind}_{argument}_over_none']:.2f}"
+            for device, raw in (("cpu", cpu), ("cuda", figures.raw))
+            for kind in ("fwd", "fwdbwd")
+        ]
+        lines.append(f"| {'streaming, ' if form == 'stream' else ''}{argument.replace('_', ' ')} | " + " | ".join(cells) + " |")
+    return lines
+
+
+TABLES = {"arguments": arguments_table, "shapes": shapes_table, "shares": shares_table, "others": other_table}
 
 
 def page_with_tables(page, figures):

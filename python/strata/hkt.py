@@ -37,6 +37,7 @@ class HktAttention(nn.Module):
     alibi                  scores fall with the distance, by the slopes 2^(-8/H), 2^(-16/H), .. of the H heads
     attention_dropout      probability with which attention weights are dropped in training; dropout
     rotary, rotary_base    channels of each head that are rotated by their position, and the base of the angles; 0: none
+    rotary_interleaved     pairs of neighbouring channels are rotated, as in GPT-J, instead of halves, as in GPT-NeoX
     device, dtype          of the parameters, as in nn.Linear
     """
 
@@ -63,6 +64,7 @@ class HktAttention(nn.Module):
         attention_dropout: float = 0.0,
         rotary: int = 0,
         rotary_base: float = 10000.0,
+        rotary_interleaved: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         embed_dim: int | None = None,
@@ -105,7 +107,7 @@ class HktAttention(nn.Module):
             "psd: expected rotary = 0, because the kernel of rotated queries and keys is not positive semi-definite; got "
             f"{rotary}",
         )
-        self.rotary, self.rotary_base = rotary, rotary_base
+        self.rotary, self.rotary_base, self.rotary_interleaved = rotary, rotary_base, rotary_interleaved
         self.window_size, self.alibi, self.attention_dropout = window(window_size), alibi, attention_dropout
         self.model_size, self.heads, self.key_heads, self.levels, self.taps = model_size, heads, key_heads, levels, taps
         self.head_size = model_size // heads
@@ -202,7 +204,8 @@ class HktAttention(nn.Module):
             return q, k
         # Row m of level l stands at token m 2^l.
         places = (torch.arange(states.shape[1], device=states.device) if rows is None else rows) * 2**level
-        return rotate(q, places, self.rotary, self.rotary_base), rotate(k, places, self.rotary, self.rotary_base)
+        options = (places, self.rotary, self.rotary_base, self.rotary_interleaved)
+        return rotate(q, *options), rotate(k, *options)
 
     def mixing_weights(self, dtype: torch.dtype) -> Tensor:
         """The level weights in the type in which values of this type are mixed."""

@@ -66,6 +66,8 @@ class HsaAttention(nn.Module):
                      streaming: probability with which attention weights are dropped in training
     rotary, rotary_base
                      channels of each head that are rotated by their position, and the base of the angles; 0: none
+    rotary_interleaved
+                     pairs of neighbouring channels are rotated, as in GPT-J, instead of halves, as in GPT-NeoX
     device, dtype    of the parameters, as in nn.Linear
     """
 
@@ -92,6 +94,7 @@ class HsaAttention(nn.Module):
         attention_dropout: float = 0.0,
         rotary: int = 0,
         rotary_base: float = 10000.0,
+        rotary_interleaved: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -124,7 +127,7 @@ class HsaAttention(nn.Module):
             f"places: expected {branching} like branching in the streaming form, got {places}",
         )
         check_rotary(rotary, rotary_base, model_size // heads)
-        self.rotary, self.rotary_base = rotary, rotary_base
+        self.rotary, self.rotary_base, self.rotary_interleaved = rotary, rotary_base, rotary_interleaved
         self.key_heads, self.attention_dropout = key_heads, attention_dropout
         self.model_size, self.heads, self.head_size = model_size, heads, model_size // heads
         self.streaming, self.branching, self.causal = streaming, branching, causal
@@ -170,7 +173,8 @@ class HsaAttention(nn.Module):
         if self.rotary == 0:
             return q, k, v
         at = torch.arange(x.shape[1], device=x.device) if places is None else places
-        return rotate(q, at, self.rotary, self.rotary_base), rotate(k, at, self.rotary, self.rotary_base), v
+        options = (at, self.rotary, self.rotary_base, self.rotary_interleaved)
+        return rotate(q, *options), rotate(k, *options), v
 
     def key_bias(self, k: Tensor) -> Tensor | None:
         """-s |k|^2 / 2 in the type of computation, (..) for k: (.., d), with the L2 energy; else None."""

@@ -20,9 +20,10 @@ def check_rotary(size: int, base: float, head_size: int) -> None:
     require(math.isfinite(base) and base > 1, f"rotary_base: expected a number above 1, got {base}")
 
 
-def rotate(x: Tensor, positions: Tensor, size: int, base: float = 10000.0) -> Tensor:
+def rotate(x: Tensor, positions: Tensor, size: int, base: float = 10000.0, interleaved: bool = False) -> Tensor:
     """x: (B, H, n, d); positions: (n) or (B, n) whole numbers. Of the first `size` channels, c and c + size / 2 are rotated by
-    position * base^(-2 c / size), the layout of GPT-NeoX; the others stay. (B, H, n, d)."""
+    position * base^(-2 c / size), the layout of GPT-NeoX and Llama; interleaved, 2 c and 2 c + 1, that of GPT-J. The others
+    stay. (B, H, n, d)."""
     check_rotary(size, base, x.shape[3])
     if size == 0:
         return x
@@ -33,6 +34,9 @@ def rotate(x: Tensor, positions: Tensor, size: int, base: float = 10000.0) -> Te
     if angles.dim() == 3:
         angles = angles.unsqueeze(1)
     cos, sin = angles.cos().to(compute), angles.sin().to(compute)
-    first, second = x[..., : size // 2].to(compute), x[..., size // 2 : size].to(compute)
-    turned = [first * cos - second * sin, second * cos + first * sin]
-    return torch.cat([*(part.to(x.dtype) for part in turned), x[..., size:]], -1)
+    pairs = (x[..., :size:2], x[..., 1:size:2]) if interleaved else (x[..., : size // 2], x[..., size // 2 : size])
+    first, second = (part.to(compute) for part in pairs)
+    turned = [(first * cos - second * sin).to(x.dtype), (second * cos + first * sin).to(x.dtype)]
+    if interleaved:
+        turned = [torch.stack(turned, -1).flatten(-2)]
+    return torch.cat([*turned, x[..., size:]], -1)

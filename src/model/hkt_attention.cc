@@ -138,8 +138,8 @@ std::pair<Tensor, Tensor> HktAttentionImpl::project(const Tensor& states, int64_
   if (options.rotary() > 0) {  // row m of level l stands at token m 2^l
     const Tensor all = rows.defined() ? rows : torch::arange(states.size(1), states.options().dtype(torch::kLong));
     const Tensor positions = all * (int64_t{1} << level);
-    q = rotate(q, positions, options.rotary(), options.rotary_base());
-    k = rotate(k, positions, options.rotary(), options.rotary_base());
+    q = rotate(q, positions, options.rotary(), options.rotary_base(), options.rotary_interleaved());
+    k = rotate(k, positions, options.rotary(), options.rotary_base(), options.rotary_interleaved());
   }
   return {q, k};
 }

@@ -33,6 +33,7 @@ struct HktAttentionOptions {
 
   TORCH_ARG(int64_t, rotary) = 0;  // channels of each head that are rotated by their position (rotary.h); 0: none
   TORCH_ARG(double, rotary_base) = 10000.0;
+  TORCH_ARG(bool, rotary_interleaved) = false;  // pairs of neighbouring channels, as in GPT-J, instead of halves
 };
 
 // What the sequences of one call have beside their tokens.

@@ -106,8 +106,8 @@ std::vector<Tensor> HsaAttentionImpl::project(const Tensor& x, const Tensor& pla
   k = k.transpose(1, 2);
   if (options.rotary() > 0) {
     const Tensor at = places.defined() ? places : torch::arange(x.size(1), x.options().dtype(torch::kLong));
-    q = rotate(q, at, options.rotary(), options.rotary_base());
-    k = rotate(k, at, options.rotary(), options.rotary_base());
+    q = rotate(q, at, options.rotary(), options.rotary_base(), options.rotary_interleaved());
+    k = rotate(k, at, options.rotary(), options.rotary_base(), options.rotary_interleaved());
   }
   return {q, k, heads(value_(x), key_heads()).transpose(1, 2)};
 }

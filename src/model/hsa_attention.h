@@ -32,6 +32,7 @@ struct HsaAttentionOptions {
   TORCH_ARG(bool, projection_bias) = false;
   TORCH_ARG(int64_t, rotary) = 0;  // channels of each head that are rotated by their position (rotary.h); 0: none
   TORCH_ARG(double, rotary_base) = 10000.0;
+  TORCH_ARG(bool, rotary_interleaved) = false;  // pairs of neighbouring channels, as in GPT-J, instead of halves
 };
 
 // Parameters (H heads, Hk key heads, d = model_size / H): query.weight, out.weight (model, model); key.weight,

@@ -9,11 +9,12 @@
 namespace strata {
 
 // x: (B, H, n, d); positions: (n) or (B, n) whole numbers. Of the first `size` channels, c and c + size / 2 are rotated
-// by position * base^(-2 c / size), the layout of GPT-NeoX; the others stay.
+// by position * base^(-2 c / size), the layout of GPT-NeoX and Llama; interleaved, 2 c and 2 c + 1, that of GPT-J. The
+// others stay.
 STRATA_API torch::Tensor rotate(const torch::Tensor& x, const torch::Tensor& positions, int64_t size,
-                                double base = 10000.0);
+                                double base = 10000.0, bool interleaved = false);
 // By position * frequencies[c]: (size / 2) frequencies, which may be scaled.
 STRATA_API torch::Tensor rotate(const torch::Tensor& x, const torch::Tensor& positions,
-                                const torch::Tensor& frequencies);
+                                const torch::Tensor& frequencies, bool interleaved = false);
 
 }  // namespace strata

@@ -40,6 +40,26 @@ def test_packed_sequences_are_as_alone(name):
         assert torch.allclose(a, b, atol=1e-9)
 
 
+def test_both_layouts_of_rotary_pairs():
+    """Interleaved pairs are halves in another order of channels; both are turned as complex numbers are."""
+    x, places = torch.randn(2, 3, 7, 10, dtype=F64), torch.tensor([0, 1, 5, 100, 7, 7, 2])
+    order = [0, 2, 4, 1, 3, 5, 6, 7, 8, 9]  # first parts of the pairs, second parts, channels that stay
+    halves = strata.rotate(x[..., order], places, 6, 500.0)
+    interleaved = strata.rotate(x, places, 6, 500.0, interleaved=True)
+    assert torch.allclose(interleaved[..., order], halves)
+    angles = places[:, None] * 500.0 ** (-torch.arange(0, 6, 2, dtype=F64) / 6)
+    turned = torch.view_as_complex(x[..., :6].reshape(2, 3, 7, 3, 2)) * torch.polar(torch.ones_like(angles), angles)
+    assert torch.allclose(interleaved[..., :6], torch.view_as_real(turned).flatten(-2))
+    assert torch.equal(interleaved[..., 6:], x[..., 6:])
+    for kind in (strata.HktAttention, strata.HsaAttention):
+        options = {"streaming": True, "branching": 4} if kind is strata.HsaAttention else {"causal": True}
+        module = kind(16, 2, rotary=8, rotary_interleaved=True, dtype=F64, **options)
+        steps, cache = module.prefill(x.reshape(2, 21, 10)[:, :5].repeat(1, 1, 2)[..., :16])
+        rows = x.reshape(2, 21, 10).repeat(1, 1, 2)[..., :16]
+        got = [steps, *(module.step(rows[:, t], cache)[:, None] for t in range(5, 21))]
+        assert torch.allclose(torch.cat(got, 1), module(rows))
+
+
 def test_grouped_heads_of_hsa_are_repeated_keys():
     torch.manual_seed(6)
     grouped = strata.HsaAttention(16, 4, key_heads=2, dtype=F64)
