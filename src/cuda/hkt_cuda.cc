@@ -1,5 +1,6 @@
 // HKT on CUDA: the checks, and the only choice of a kernel.
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/hkt_check.h"
 #include "cuda/cuda_status.h"
@@ -39,6 +40,10 @@ Kernels backward_kernels(const HktProblem& p, const HktGradients& g) {
   return sm90 ? Kernels::kSm90 : Kernels::kMma;
 }
 
+bool backward_once(const HktProblem& p) {
+  return std::max(p.head_size, p.value_size) <= kOnceHeadSize && getenv("STRATA_TWICE") == nullptr;
+}
+
 cudaError_t run_forward(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
   switch (forward_kernels(p, o)) {
     case Kernels::kSm90:
@@ -55,6 +60,7 @@ cudaError_t run_backward(const HktProblem& p, const HktOutputs& o, const HktGrad
                          cudaStream_t stream) {
   const Kernels kernels = backward_kernels(p, g);
   if (kernels == Kernels::kSimt) return hkt_backward_simt(p, o, g, workspace, stream);
+  if (kernels == Kernels::kSm90 && backward_once(p)) return hkt_backward_once(p, o, g, workspace, stream);
   auto* deltas = static_cast<float*>(workspace);
   float* weight_parts = deltas + p.batch * p.heads * p.tokens;
   cudaError_t e = hkt_backward_deltas(p, o, g, deltas, stream);
@@ -99,7 +105,8 @@ size_t hkt_backward_workspace(const HktProblem& p) {
   if (kernels == Kernels::kSimt) return hkt_backward_workspace_simt(p);
   int64_t parts = hkt_backward_mma_parts(p);
   if (kernels == Kernels::kSm90) parts = std::max(parts, hkt_backward_sm90_parts(p));
-  return static_cast<size_t>(p.batch * p.heads * (p.tokens + parts * kMmaLevels)) * sizeof(float);
+  const size_t bytes = static_cast<size_t>(p.batch * p.heads * (p.tokens + parts * kMmaLevels)) * sizeof(float);
+  return kernels == Kernels::kSm90 && backward_once(p) ? std::max(bytes, hkt_backward_once_workspace(p)) : bytes;
 }
 
 Status hkt_backward(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace, Stream stream) {

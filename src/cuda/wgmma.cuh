@@ -13,10 +13,10 @@ __device__ inline uint32_t panel_offset(int rows, int row, int chunk) {
   return static_cast<uint32_t>((chunk / 8) * rows * 128 + row * 128 + (((chunk % 8) ^ (row & 7)) << 4));
 }
 
-// The descriptor of an operand in shared memory: 128-byte swizzle; groups of eight rows follow each other every 1024
+// The descriptor of an operand in shared memory: 128-byte swizzle; groups of eight rows follow each other every `group`
 // bytes, panels every `panel` bytes (which only operands read along their rows ask for).
-__device__ inline uint64_t smem_descriptor(uint32_t address, uint32_t panel = 16) {
-  return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | (static_cast<uint64_t>(panel >> 4) << 16) |
+__device__ inline uint64_t smem_descriptor(uint32_t address, uint32_t panel = 16, uint32_t group = 1024) {
+  return (uint64_t{1} << 62) | (static_cast<uint64_t>(group >> 4) << 32) | (static_cast<uint64_t>(panel >> 4) << 16) |
          ((address & 0x3ffff) >> 4);
 }
 
@@ -81,8 +81,35 @@ STRATA_WGMMA_RS(64, 32, 32, 33, 34, 35, 36, "bf16", __nv_bfloat16)
 STRATA_WGMMA_RS(128, 64, 64, 65, 66, 67, 68, "bf16", __nv_bfloat16)
 STRATA_WGMMA_RS(64, 32, 32, 33, 34, 35, 36, "f16", __half)
 STRATA_WGMMA_RS(128, 64, 64, 65, 66, 67, 68, "f16", __half)
+
+// acc (+)= A B^T: A in registers, B from shared memory, channels along its rows.
+#define STRATA_WGMMA_RS_ROWS(TYPE, NAME)                                                                           \
+  __device__ inline void wgmma_rs_rows(float(&c)[32], const uint32_t(&a)[4], uint64_t b, int add, NAME) {          \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                                     \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" STRATA_R32                       \
+                 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"                                                    \
+                 : STRATA_F32(c, 0)                                                                                \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                                  \
+  }
+STRATA_WGMMA_RS_ROWS("bf16", __nv_bfloat16)
+STRATA_WGMMA_RS_ROWS("f16", __half)
+// acc (+)= A B, both from shared memory, columns along the rows of B. kColumns: those of A along its rows (A^T is
+// stored).
+#define STRATA_WGMMA_SS_COLUMNS(TYPE, NAME)                                                                        \
+  template <bool kColumns>                                                                                         \
+  __device__ inline void wgmma_ss_columns(float(&c)[32], uint64_t a, uint64_t b, int add, NAME) {                  \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                     \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" STRATA_R32                       \
+                 "}, %32, %33, p, 1, 1, %35, 1;\n}"                                                                \
+                 : STRATA_F32(c, 0)                                                                                \
+                 : "l"(a), "l"(b), "r"(add), "n"(kColumns ? 1 : 0));                                               \
+  }
+STRATA_WGMMA_SS_COLUMNS("bf16", __nv_bfloat16)
+STRATA_WGMMA_SS_COLUMNS("f16", __half)
 #undef STRATA_WGMMA_SS
 #undef STRATA_WGMMA_RS
+#undef STRATA_WGMMA_RS_ROWS
+#undef STRATA_WGMMA_SS_COLUMNS
 
 // acc (+)= 64 rows x 2 kCount rows, over D channels, both in panels.
 template <class T, int D, int kCount>
@@ -93,6 +120,16 @@ __device__ inline void wgmma_rows(float (&acc)[kCount], uint32_t left, uint32_t 
     wgmma_ss(acc, smem_descriptor(left + kk / 4 * 64 * 128 + channel),
              smem_descriptor(right + kk / 4 * kCount * 2 * 128 + channel), kk > 0 || add, T());
   }
+}
+
+// Stores four, or two, 8 x 8 matrices as ldmatrix loads them.
+__device__ inline void stmatrix(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1),
+               "r"(r2), "r"(r3)
+               : "memory");
+}
+__device__ inline void stmatrix(uint32_t address, uint32_t r0, uint32_t r1) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(r0), "r"(r1) : "memory");
 }
 
 }  // namespace strata::cuda
