@@ -14,7 +14,8 @@ namespace strata::cuda {
 namespace {
 
 constexpr int kChannels = 64, kLanes = kChannels / 8;  // lanes of a row, 16 bytes each
-constexpr int kMaximaRows = 256;                       // of a block of the first kernel
+constexpr int kBlockRows = 256 / kLanes;               // of 256 threads
+constexpr int kMaximaRows = 256, kUnroll = 4;          // rows of a block of the first kernel; in flight per thread
 
 // Eight channels of a row, zeros beyond its channels.
 template <class T>
@@ -36,50 +37,60 @@ __device__ float over_lanes(float x, const F& f) {
   for (int offset = kLanes / 2; offset > 0; offset /= 2) x = f(x, __shfl_xor_sync(~0u, x, offset));
   return x;
 }
-// The largest number of a row, and the row's length without overflow.
-__device__ float largest(const float (&x)[8]) {
+__device__ inline float largest(const float (&x)[8]) {
   float max = 0;
 #pragma unroll
-  for (float value : x) max = fmaxf(max, fabsf(value));
+  for (int c = 0; c < 8; ++c) max = fmaxf(max, fabsf(x[c]));
   return over_lanes(max, [](float a, float b) { return fmaxf(a, b); });
 }
-__device__ float length(const float (&x)[8], float max) {
+// The length of a row; a bound of it where squares over- or underflow.
+__device__ float length(const float (&x)[8]) {
   float sum = 0;
 #pragma unroll
-  for (float value : x) sum += max > 0 ? (value / max) * (value / max) : 0.0f;
-  return max * sqrtf(over_lanes(sum, [](float a, float b) { return a + b; }));
+  for (int c = 0; c < 8; ++c) sum += x[c] * x[c];
+  sum = over_lanes(sum, [](float a, float b) { return a + b; });
+  const bool exact = sum > 1e-30f && sum < INFINITY;
+  if (__all_sync(~0u, exact)) return sqrtf(sum);
+  const float max = largest(x);
+  return exact ? sqrtf(sum) : fminf(8 * max, 3e38f);
 }
 
 // The longest value (blockIdx.z 0) and the largest number of the keys of level blockIdx.z - 1, of what is finite.
 template <class T>
 __global__ void maxima_kernel(const __grid_constant__ OnceArguments a) {
   const HktProblem& p = a.p;
-  const int level = static_cast<int>(blockIdx.z) - 1, head = static_cast<int>(blockIdx.y % p.key_heads);
-  const int batch = static_cast<int>(blockIdx.y / p.key_heads), limit = level_rows(length_of(p, batch), max(level, 0));
+  const int level = static_cast<int>(blockIdx.z) - 1, head = static_cast<int>(blockIdx.x % p.key_heads);
+  const int batch = static_cast<int>(blockIdx.x / p.key_heads), limit = level_rows(length_of(p, batch), max(level, 0));
   const Rows<const T> rows = rows_of<const T>(level < 0 ? p.v : p.k[level], batch, head);
-  const int first = static_cast<int>(blockIdx.x) * kMaximaRows;
+  const int first = static_cast<int>(blockIdx.y) * kMaximaRows;
   float most = 0;
-  for (int i = 0; i < kMaximaRows; i += 256 / kLanes) {
+  for (int i = 0; i < kMaximaRows; i += kUnroll * kBlockRows) {
     const int row = first + i + static_cast<int>(threadIdx.x) / kLanes;
     if (first + i >= limit) break;
-    float x[8] = {};
-    if (row < limit) load_chunk(x, rows, row, level < 0 ? p.value_size : p.head_size);
+    float x[kUnroll][8] = {};
 #pragma unroll
-    for (float& value : x) value = fabsf(value) < INFINITY ? value : 0.0f;
-    const float max = largest(x);
-    most = fmaxf(most, level < 0 ? fminf(length(x, max), 3e38f) : max);
+    for (int u = 0; u < kUnroll; ++u) {
+      if (row + u * kBlockRows < limit)
+        load_chunk(x[u], rows, row + u * kBlockRows, level < 0 ? p.value_size : p.head_size);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+#pragma unroll
+      for (int c = 0; c < 8; ++c) x[u][c] = fabsf(x[u][c]) < INFINITY ? x[u][c] : 0.0f;
+      most = fmaxf(most, level < 0 ? length(x[u]) : largest(x[u]));
+    }
   }
   most = warp_max(most);
   // Numbers that are not negative have the order of their bits.
-  if (threadIdx.x % 32 == 0) atomicMax(a.maxima + blockIdx.y * 8 + level + 1, __float_as_uint(most));
+  if (threadIdx.x % 32 == 0) atomicMax(a.maxima + blockIdx.x * 8 + level + 1, __float_as_uint(most));
 }
 
-// 2^e with bound 2^e <= 2^30.
+// 2^e with bound 2^e <= 2^20: sums are multiples of 2^(-e - 10).
 __device__ float scale_of(double bound) {
   if (!(bound > 0) || isinf(bound)) return 1.0f;
   int exponent;
   frexp(bound, &exponent);
-  return __int_as_float((127 + max(-126, min(126, 30 - exponent))) << 23);
+  return __int_as_float((127 + max(-126, min(126, 20 - exponent))) << 23);
 }
 
 // lse, D and the powers of two of 64 rows. dQ of a row is at most (2 |dO| max |v| + |dlse|) max |k|; that of a coarse
@@ -87,25 +98,29 @@ __device__ float scale_of(double bound) {
 template <class T>
 __global__ void rows_kernel(const __grid_constant__ OnceArguments a) {
   const HktProblem& p = a.p;
-  const int head = static_cast<int>(blockIdx.y), batch = static_cast<int>(blockIdx.z);
-  const int first = static_cast<int>(blockIdx.x) * 64, tokens = static_cast<int>(p.tokens);
+  const int head = static_cast<int>(blockIdx.x), batch = static_cast<int>(blockIdx.z);
+  const int first = static_cast<int>(blockIdx.y) * 64, tokens = static_cast<int>(p.tokens);
   const int limit = length_of(p, batch);
   const int64_t line = static_cast<int64_t>(batch) * p.heads + head;
   const unsigned* const maxima = a.maxima + (batch * p.key_heads + head / (p.heads / p.key_heads)) * 8;
   const Rows<const T> out = rows_of<const T>(a.o.out, batch, head), dout = rows_of<const T>(a.g.dout, batch, head);
   __shared__ double bounds[64];
-  for (int i = 0; i < 64; i += 256 / kLanes) {
-    const int slot = i + static_cast<int>(threadIdx.x) / kLanes, row = first + slot;
-    float x[8] = {}, y[8] = {};
-    if (row < limit) {
-      load_chunk(x, dout, row, p.value_size);
-      load_chunk(y, out, row, p.value_size);
-    }
+  float x[64 / kBlockRows][8] = {}, y[64 / kBlockRows][8] = {};
+#pragma unroll
+  for (int i = 0; i < 64 / kBlockRows; ++i) {
+    const int row = first + i * kBlockRows + static_cast<int>(threadIdx.x) / kLanes;
+    if (row >= limit) continue;
+    load_chunk(x[i], dout, row, p.value_size);
+    load_chunk(y[i], out, row, p.value_size);
+  }
+#pragma unroll
+  for (int i = 0; i < 64 / kBlockRows; ++i) {
+    const int slot = i * kBlockRows + static_cast<int>(threadIdx.x) / kLanes, row = first + slot;
     float product = 0;
 #pragma unroll
-    for (int c = 0; c < 8; ++c) product += x[c] * y[c];
+    for (int c = 0; c < 8; ++c) product += x[i][c] * y[i][c];
     product = over_lanes(product, [](float s, float t) { return s + t; });
-    const float size = length(x, largest(x));
+    const float size = length(x[i]);
     if (threadIdx.x % kLanes != 0) continue;
     const bool real = row < limit;
     const float dlse = real && a.g.dlse != nullptr ? static_cast<const float*>(a.g.dlse)[line * p.tokens + row] : 0.0f;
@@ -117,7 +132,7 @@ __global__ void rows_kernel(const __grid_constant__ OnceArguments a) {
     numbers[tokens] = product - dlse;
   }
   __syncthreads();
-  const int fine_tiles = static_cast<int>(gridDim.x);
+  const int fine_tiles = static_cast<int>(gridDim.y);
   int slot = static_cast<int>(threadIdx.x), level = 0;
   while (level < p.levels && slot >= 64 >> level) slot -= 64 >> level++;
   if (level >= p.levels) return;
@@ -159,7 +174,7 @@ struct SumRows {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int slot = 16 * warp + lane / 4 + 8 * half, here = row(slot), l = level(slot);
-      factors[half] = here < 0 ? 0.0f : 1.0f / scale_at(l, here);
+      factors[half] = here < 0 ? 0.0f : 0x1p-10f / scale_at(l, here);
       if (here >= 0 && a.broken[at * 64 + slot] != 0) factors[half] = NAN;
     }
     float values[32];
@@ -224,13 +239,13 @@ struct SumRows {
 constexpr int kPartTiles = 4;  // query tiles of a block
 
 template <class T>
-__global__ void __launch_bounds__(128) dq_kernel(const __grid_constant__ OnceArguments a) {
+__global__ void __launch_bounds__(128, 5) dq_kernel(const __grid_constant__ OnceArguments a) {
   __shared__ alignas(1024) unsigned char memory[64 * 128];
   __shared__ float sums[4][5];
   const HktProblem& p = a.p;
-  const int first = static_cast<int>(blockIdx.x) * kPartTiles, tokens = static_cast<int>(p.tokens);
+  const int first = static_cast<int>(blockIdx.y) * kPartTiles, tokens = static_cast<int>(p.tokens);
   const int warp = warp_of_thread();
-  SumRows<T> rows{a, static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), once_tiles(p.tokens, p.levels),
+  SumRows<T> rows{a, static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x), once_tiles(p.tokens, p.levels),
                   shared_address(memory)};
   const OnceTiles tiles = rows.tiles;
   auto real = [&](int level, int row) { return level < p.levels && row < level_rows(tokens, level) ? row : -1; };
@@ -269,7 +284,7 @@ __global__ void __launch_bounds__(128) dq_kernel(const __grid_constant__ OnceArg
   }
   __syncthreads();
   if (threadIdx.x >= 5) return;
-  a.weight_parts[(rows.line() * gridDim.x + blockIdx.x) * kMmaLevels + threadIdx.x] =
+  a.weight_parts[(rows.line() * gridDim.y + blockIdx.y) * kMmaLevels + threadIdx.x] =
       (sums[0][threadIdx.x] + sums[1][threadIdx.x]) + (sums[2][threadIdx.x] + sums[3][threadIdx.x]);
 }
 
@@ -312,12 +327,12 @@ cudaError_t hkt_backward_once(const HktProblem& p, const HktOutputs& o, const Hk
   const unsigned tiles = blocks_for(p.tokens, 64), parts = blocks_for(tiles, kPartTiles);
   return with_16_bit_storage(p.dtype, [&](auto storage) {
     using T = decltype(storage);
-    const dim3 key_blocks(blocks_for(p.tokens, kMaximaRows), batch * static_cast<unsigned>(p.key_heads), p.levels + 1);
+    const dim3 key_blocks(batch * static_cast<unsigned>(p.key_heads), blocks_for(p.tokens, kMaximaRows), p.levels + 1);
     maxima_kernel<T><<<key_blocks, 256, 0, stream>>>(a);
-    rows_kernel<T><<<dim3(tiles, heads, batch), 256, 0, stream>>>(a);
+    rows_kernel<T><<<dim3(heads, tiles, batch), 256, 0, stream>>>(a);
     if (const cudaError_t e = cudaGetLastError(); e != cudaSuccess) return e;
     if (const cudaError_t e = hkt_backward_once_products(a, stream); e != cudaSuccess) return e;
-    dq_kernel<T><<<dim3(parts, heads, batch), 128, 0, stream>>>(a);
+    dq_kernel<T><<<dim3(heads, parts, batch), 128, 0, stream>>>(a);
     if (const cudaError_t e = cudaGetLastError(); e != cudaSuccess) return e;
     return hkt_backward_weights(p, a.weight_parts, parts, g, stream);
   });

@@ -12,6 +12,12 @@
 // Rows and columns of the tiles have the orders of hkt_backward_sm90.cu.
 #ifndef RP
 #define RP 40
+#endif
+#ifndef STC
+#define STC 3
+#define OWNC 1
+#endif
+#ifndef RR
 #define RR 136
 #define RC 168
 #define RR1 72
@@ -29,16 +35,35 @@
 namespace strata::cuda {
 namespace {
 
-template <class T, int kSteps>
-__device__ inline void gradient_product(float (&acc)[32], const uint32_t (&left)[kSteps][4], uint32_t rows) {
-#pragma unroll
-  for (int kk = 0; kk < kSteps; ++kk) wgmma_rs(acc, left[kk], smem_descriptor(rows + kk * 16 * 128), T());
-}
-// acc (+)= left rows x rows, over their 64 channels.
+// Rows in shared memory are given by their descriptors (wgmma.cuh), 64 channels each.
+// acc += left x rows.
 template <class T>
-__device__ inline void row_product(float (&acc)[32], const uint32_t (&left)[4][4], uint32_t rows, bool add) {
+__device__ inline void gradient_product(float (&acc)[32], const uint32_t (&left)[4][4], uint64_t rows) {
 #pragma unroll
-  for (int kk = 0; kk < 4; ++kk) wgmma_rs_rows(acc, left[kk], smem_descriptor(rows + kk * 32), kk > 0 || add, T());
+  for (int kk = 0; kk < 4; ++kk) wgmma_rs(acc, left[kk], further(rows, kk * 16 * 128), T());
+}
+// acc = left rows x rows.
+template <class T>
+__device__ inline void row_product(float (&acc)[32], const uint32_t (&left)[4][4], uint64_t rows) {
+#pragma unroll
+  for (int kk = 0; kk < 4; ++kk) {
+    if (kk == 0) {
+      wgmma_rs_rows_first(acc, left[0], rows, T());
+    } else {
+      wgmma_rs_rows(acc, left[kk], further(rows, kk * 32), 1, T());
+    }
+  }
+}
+template <class T, int kCount>
+__device__ inline void row_product(float (&acc)[kCount], uint64_t left, uint64_t rows) {
+#pragma unroll
+  for (int kk = 0; kk < 4; ++kk) {
+    if (kk == 0) {
+      wgmma_ss_first(acc, left, rows, T());
+    } else {
+      wgmma_ss(acc, further(left, kk * 32), further(rows, kk * 32), 1, T());
+    }
+  }
 }
 template <class T>
 __device__ inline void to_operand(uint32_t (&packed)[4][4], const float (&x)[kScores]) {
@@ -66,6 +91,7 @@ struct KeyConsumer {
   const HktProblem& p;
   const WorkTile& work;
   uint32_t own;
+  uint64_t own_rows;
   int group, warp, lane, own_first;
   float keys[32] = {}, values[32] = {};
   uint32_t key_operand[kOperands ? 4 : 1][4], value_operand[kOperands ? 4 : 1][4];
@@ -75,6 +101,7 @@ struct KeyConsumer {
         p(arguments.p),
         work(tile),
         own(own_tiles),
+        own_rows(smem_descriptor(own_tiles + my_group * M::kTile)),
         group(my_group),
         warp(warp_of_thread() % 4),
         lane(lane_of_thread()),
@@ -90,38 +117,6 @@ struct KeyConsumer {
     for (int kk = 0; kk < 4; ++kk) ldmatrix(operand[kk], at ^ (kk << 5));
   }
 
-  // Begins s, the scores, and dp, dO V^T. All that is left to wait for is dp.
-  __device__ void products(float (&s)[kScores], float (&dp)[kScores], uint32_t tile, const LevelWeights& w) const {
-    wgmma_fence();
-    if constexpr (kCoarse) {
-      float above[M::kCoarseRows / 2];
-      wgmma_rows<T, kD>(above, own + M::kCoarseKeys + group * M::kTile, tile + M::kCoarseTile, false);
-      wgmma_commit();
-      wgmma_wait<0>();
-      float level2[2][2];
-      if constexpr (kPacked) unpack_levels(level2, above, w);
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float x = kPacked ? level2[n / 4][i % 2] : above[(4 + n / 4) * 4 + 2 + i % 2];
-          s[4 * n + i] = (above[n / 2 * 4 + i % 2] + x * w.down[1]) * w.down[0];
-        }
-      }
-      wgmma_fence();
-    }
-    if constexpr (kOperands) {
-      row_product<T>(s, key_operand, tile, kCoarse);
-      wgmma_commit();
-      row_product<T>(dp, value_operand, tile + M::kExtra, false);
-    } else {
-      wgmma_rows<T, kD>(s, own + M::kKeys + group * M::kTile, tile, kCoarse);
-      wgmma_commit();
-      wgmma_rows<T, kD>(dp, own + M::kValues + group * M::kTile, tile + M::kExtra, false);
-    }
-    wgmma_commit();
-    wgmma_wait<1>();
-  }
   // Levels 2 to 4 from their packed product, at the resolution and with the weight of level 2: by product tile, column.
   template <int kCount>
   __device__ static void unpack_levels(float (&level2)[2][2], const float (&packed)[kCount], const LevelWeights& w) {
@@ -169,15 +164,15 @@ struct KeyConsumer {
           sums[m][e] = (ds[8 * m + e] + ds[8 * m + 2 + e]) + (ds[8 * m + 4 + e] + ds[8 * m + 6 + e]);
       }
       const int row = 32 * group + 8 * warp + lane % 8;
-      const uint32_t level1 = block.memory + M::kSums + slots.pair % 2 * M::kTile,
-                     upper = block.memory + M::kUpperSums + slots.upper % 2 * M::kTile;
-      stmatrix(level1 + panel_offset(64, row, tile % 2 * 4 + lane / 8), pack(sums[0][0], sums[0][1], T()),
+      const uint32_t level1 = block.memory + M::kSums + (slots.pair & 1) * M::kTile,
+                     upper = block.memory + M::kUpperSums + (slots.upper & 1) * M::kTile;
+      stmatrix(level1 + panel_offset(64, row, (tile & 1) * 4 + lane / 8), pack(sums[0][0], sums[0][1], T()),
                pack(sums[1][0], sums[1][1], T()), pack(sums[2][0], sums[2][1], T()),
                pack(sums[3][0], sums[3][1], T()));
       if constexpr (kPacked) {
-        store_packed(upper + panel_offset(64, row, tile % 2 * 4 + lane / 8), sums);
+        store_packed(upper + panel_offset(64, row, (tile & 1) * 4 + lane / 8), sums);
       } else {  // half of the sum of level 2; its other half is in the neighbouring row
-        stmatrix(upper + panel_offset(64, row, tile % 4 * 2 + lane / 8 % 2),
+        stmatrix(upper + panel_offset(64, row, (tile & 3) * 2 + lane / 8 % 2),
                  pack(sums[0][0] + sums[1][0], sums[0][1] + sums[1][1], T()),
                  pack(sums[2][0] + sums[3][0], sums[2][1] + sums[3][1], T()));
       }
@@ -206,42 +201,97 @@ struct KeyConsumer {
              g == 4 || g == 5 ? pack(level3[0], level3[1], T()) : 0u, g == 6 ? pack(level4[0], level4[1], T()) : 0u);
   }
 
+  // Scores of the coarse levels, at the resolution of level 1, with the weight of level 0.
+  __device__ static void mix_levels(float (&coarse)[4][2], const float (&above)[M::kCoarseRows / 2],
+                                    const LevelWeights& w) {
+    float level2[2][2];
+    if constexpr (kPacked) unpack_levels(level2, above, w);
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        coarse[m][e] = above[4 * m + e] + (kPacked ? level2[m / 2][e] : above[(4 + m / 2) * 4 + 2 + e]) * w.down[1];
+    }
+  }
+
+  // s becomes the scores, of which those of the coarse levels are in `coarse`; dp is begun, and is what is left to wait
+  // for.
+  __device__ void products(float (&s)[kScores], float (&dp)[kScores], float (&coarse)[4][2], float2 (&lse)[kTiles],
+                           uint64_t queries, uint32_t numbers, const LevelWeights& w) const {
+    wgmma_fence();
+    if constexpr (kCoarse) {
+      float above[M::kCoarseRows / 2];
+      row_product<T>(above, further(own_rows, M::kCoarseKeys), further(queries, M::kCoarseTile));
+      wgmma_commit();
+      wgmma_wait<0>();
+      mix_levels(coarse, above, w);
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) s[i] = coarse[i / 8][i % 2] * w.down[0];
+      wgmma_fence();
+    }
+    if constexpr (kOperands) {
+      row_product<T>(s, key_operand, queries);
+      wgmma_commit();
+      row_product<T>(dp, value_operand, further(queries, M::kExtra));
+    } else {
+#pragma unroll
+      for (int kk = 0; kk < 4; ++kk)
+        wgmma_ss(s, further(own_rows, M::kKeys + kk * 32), further(queries, kk * 32), 1, T());
+      wgmma_commit();
+      row_product<T>(dp, further(own_rows, M::kValues), further(queries, M::kExtra));
+    }
+    wgmma_commit();
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) lse[n] = load_pair(numbers + 32 * n);
+    wgmma_wait<1>();
+  }
+
   // One tile of queries.
   __device__ void add_tile(const OnceBlock<kLevels>& block, int step, int i, const LevelWeights& w,
                            const SumSlots<kLevels>& slots) {
-    float s[kScores], dp[kScores];
+    float s[kScores], dp[kScores], coarse[4][2];
     uint32_t left[4][4], left_values[4][4];
-    const uint32_t tile = block.other_tile(step), numbers = block.numbers(step) + 8 * (lane % 4);
-    products(s, dp, tile, w);
-    const float full_scale = w.finest * static_cast<float>(p.scale) * kLog2e;
+    const uint32_t numbers = block.numbers(step) + 8 * (lane % 4);
+    const uint64_t queries = smem_descriptor(block.other_tile(step));
+    float2 lse[kTiles], delta[kTiles];
+    products(s, dp, coarse, lse, queries, numbers, w);
+    const float full_scale = w.finest * static_cast<float>(p.scale) * kLog2e, coarse_scale = full_scale * w.down[0];
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      const float2 lse = load_pair(numbers + 32 * n);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) s[4 * n + e] = fast_exp2(s[4 * n + e] * full_scale - (e % 2 ? lse.y : lse.x));
+      for (int e = 0; e < 2; ++e) {
+        const float start = -(e ? lse[n].y : lse[n].x);
+        s[4 * n + e] = fast_exp2(s[4 * n + e] * full_scale + start);
+        s[4 * n + 2 + e] = fast_exp2(s[4 * n + 2 + e] * full_scale + start);
+      }
     }
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) delta[n] = load_pair(numbers + 256 + 32 * n);
     mask(s, i * kOther);
-    to_operand<T>(left_values, s);
-    wgmma_wait<0>();
+    if constexpr (!kCoarse) {  // dV meanwhile; with coarse levels there are no registers for that
+      to_operand<T>(left_values, s);
+      wgmma_fence();
+      gradient_product<T>(values, left_values, further(queries, M::kExtra));
+      wgmma_commit();
+    }
+    wgmma_wait<kCoarse ? 0 : 1>();
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      const float2 delta = load_pair(numbers + 256 + 32 * n);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) dp[4 * n + e] = s[4 * n + e] * (dp[4 * n + e] - (e % 2 ? delta.y : delta.x));
+      for (int e = 0; e < 4; ++e) dp[4 * n + e] = s[4 * n + e] * (dp[4 * n + e] - (e % 2 ? delta[n].y : delta[n].x));
     }
     mask(dp, i * kOther);
-    wgmma_fence();
-    gradient_product<T>(values, left_values, tile + M::kExtra);
-    wgmma_commit();
+    if constexpr (kCoarse) to_operand<T>(left_values, s);
     to_operand<T>(left, dp);
+    wgmma_fence();
+    if constexpr (kCoarse) gradient_product<T>(values, left_values, further(queries, M::kExtra));
+    gradient_product<T>(keys, left, queries);
+    wgmma_commit();
     const auto gradients = block.gradients();
     if (step >= 2) mbarrier_wait(gradients.empty(step), (step / 2 - 1) & 1);
     store_gradients(left, dp, block, step, i, slots);
     fence_proxy_async();
     mbarrier_arrive(gradients.full(step));
-    wgmma_fence();
-    gradient_product<T>(keys, left, tile);
-    wgmma_commit();
     wgmma_wait<0>();
   }
 
@@ -277,7 +327,7 @@ __device__ inline float last_head_factor(const HktProblem& p, const WorkTile& wo
 template <class T, int kLevels>
 __device__ void consume_once(const OnceArguments& a, const OnceBlock<kLevels>& block) {
   const HktProblem& p = a.p;
-  const int group = static_cast<int>(threadIdx.x) / 128 - 2;
+  const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128 - 2, 0);  // known to be uniform
   WorkTile work;
   SumSlots<kLevels> slots;
   for (int wave = 0, step = 0; next_work_tile<true>(p, wave, &work); ++wave) {
@@ -304,6 +354,19 @@ __device__ void consume_once(const OnceArguments& a, const OnceBlock<kLevels>& b
   }
 }
 
+// 1024 x scale, rounded to an integer by additions: the special function unit, which converts numbers, is busy with
+// exponentials. A float from 2^23 on has the integers as its last bits, here those of x scale and then those of what
+// that rounds off. The bits of 2^23 itself cancel: 1024 kHigh + the bits of kLow is a multiple of 2^32.
+// range: gets other bits of kExponent where x is not finite.
+constexpr float kLow = 12582912.0f, kHigh = kLow - (0x4b400000 >> 10);
+constexpr uint32_t kExponent = 0xff800000u;
+__device__ inline int to_fixed(float x, float scale, uint32_t& range) {
+  const float high = fmaf(x, scale, kHigh);
+  const float low = fmaf(fmaf(x, scale, kHigh - high), 1024.0f, kLow);
+  range |= __float_as_uint(high) ^ 0x4b000000u;
+  return static_cast<int>(__float_as_uint(high) * 1024u + __float_as_uint(low));
+}
+
 // What the reducer does with dS of the block's keys.
 template <class T, int kLevels>
 struct Reducer {
@@ -319,6 +382,8 @@ struct Reducer {
   const OnceTiles tiles;
   uint32_t own;
   int warp, lane, out_buffer = 0;
+  const float *fine_scales, *pair_scales, *upper_scales, *last_scales;  // of this lane's rows
+  int64_t head_tiles;
   float level1[kCoarse ? 32 : 1] = {}, upper[kCoarse ? 32 : 1] = {};  // dK
 
   __device__ Reducer(const OnceArguments& arguments, const WorkTile& tile, const OnceBlock<kLevels>& memory, int wave)
@@ -328,48 +393,48 @@ struct Reducer {
         block(memory),
         tiles(once_tiles(arguments.p.tokens, arguments.p.levels)),
         own(memory.own_tiles(wave)),
-        warp(warp_of_thread() % 4),
+        warp(__shfl_sync(~0u, warp_of_thread() % 4, 0)),  // known to be uniform
         lane(lane_of_thread()) {}
 
-  __device__ int64_t line(int head) const { return static_cast<int64_t>(work.batch) * p.heads + head; }
-  __device__ const float* scales(int head, int level) const {
-    return a.scales + line(head) * 128 * tiles.fine + once_level_begin(tiles.fine, level);
+  __device__ void begin_head(int head) {
+    const int64_t line = static_cast<int64_t>(work.batch) * p.heads + head;
+    head_tiles = line * tiles.all();
+    const float* const scales = a.scales + line * 128 * tiles.fine;
+    const int g = lane / 4, share = warp / (4 / Slots::kUpperTiles);
+    fine_scales = scales + 8 * g + 2 * warp;
+    pair_scales = scales + once_level_begin(tiles.fine, 1) + 32 * (warp / 2) + 4 * g + warp % 2 * 2;
+    upper_scales = scales + once_level_begin(tiles.fine, 2) + 16 * share + 2 * g;
+    if (!kPacked || warp % 2 == 0) return;
+    upper_scales = scales + once_level_begin(tiles.fine, 3) + 8 * share + g;
+    last_scales = scales + once_level_begin(tiles.fine, 4) + 4 * share + g / 2;
   }
-  // Of this lane's two rows of a tile of dQ.
-  __device__ float2 fine_scales(int head, int i) const {
-    return *reinterpret_cast<const float2*>(scales(head, 0) + 64 * i + 8 * (lane / 4) + 2 * warp);
-  }
-  __device__ float2 pair_scales(int head, int i) const {
-    return *reinterpret_cast<const float2*>(scales(head, 1) + 32 * (i / 2 * 2 + warp / 2) + 4 * (lane / 4) +
-                                            warp % 2 * 2);
-  }
-  __device__ float2 upper_scales(int head, int i) const {
-    const int tile = i / Slots::kUpperTiles * Slots::kUpperTiles + warp / (4 / Slots::kUpperTiles), g = lane / 4;
-    if (kPacked && warp % 2 == 1) return {scales(head, 3)[8 * tile + g], scales(head, 4)[4 * tile + g / 2]};
-    return *reinterpret_cast<const float2*>(scales(head, 2) + 16 * tile + 2 * g);
+  // Of this lane's two rows of a tile of the levels above the first.
+  __device__ float2 upper_scale(int i) const {
+    const int first = i & ~(Slots::kUpperTiles - 1);
+    if (kPacked && warp % 2 == 1) return {upper_scales[8 * first], last_scales[4 * first]};
+    return *reinterpret_cast<const float2*>(upper_scales + 16 * first);
   }
 
   // Adds 16 rows x 64 channels of this warp to the sums of dQ: tile `tile` of the head.
-  __device__ void add_rows(const float (&x)[32], float2 scale, int head, int tile) {
-    const int64_t at = line(head) * tiles.all() + tile;
+  __device__ void add_rows(const float (&x)[32], float2 scale, int tile) {
+    const int64_t at = head_tiles + tile;
     const uint32_t buffer = block.memory + M::kOut + out_buffer * 16384 + warp * 4096;
     if (M::kOutBuffers == 2) out_buffer ^= 1;
     if (lane == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(M::kOutBuffers - 1) : "memory");
     __syncwarp();
-    float total[2] = {};
+    uint32_t ranges[2] = {};
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
-      total[0] += fabsf(x[4 * n]) + fabsf(x[4 * n + 1]);
-      total[1] += fabsf(x[4 * n + 2]) + fabsf(x[4 * n + 3]);
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(buffer + 512 * n + 16 * lane),
-                   "r"(__float2int_rn(x[4 * n] * scale.x)), "r"(__float2int_rn(x[4 * n + 1] * scale.x)),
-                   "r"(__float2int_rn(x[4 * n + 2] * scale.y)), "r"(__float2int_rn(x[4 * n + 3] * scale.y))
+      const int x0 = to_fixed(x[4 * n], scale.x, ranges[0]), x1 = to_fixed(x[4 * n + 1], scale.x, ranges[0]),
+                y0 = to_fixed(x[4 * n + 2], scale.y, ranges[1]), y1 = to_fixed(x[4 * n + 3], scale.y, ranges[1]);
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(buffer + 512 * n + 16 * lane), "r"(x0), "r"(x1),
+                   "r"(y0), "r"(y1)
                    : "memory");
     }
-    if (!(total[0] + total[1] < INFINITY)) {
+    if (((ranges[0] | ranges[1]) & kExponent) != 0) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        if (!(total[half] < INFINITY)) a.broken[at * 64 + 16 * warp + lane / 4 + 8 * half] = 1;
+        if ((ranges[half] & kExponent) != 0) a.broken[at * 64 + 16 * warp + lane / 4 + 8 * half] = 1;
       }
     }
     fence_proxy_async();
@@ -384,65 +449,68 @@ struct Reducer {
 
   // acc = dS^T keys, over kSteps x 16 keys. Of the keys, groups of eight follow each other every `group` bytes.
   template <int kSteps>
-  __device__ static void query_product(float (&acc)[32], uint32_t sums, uint32_t keys, uint32_t group) {
+  __device__ static void query_product(float (&acc)[32], uint64_t sums, uint32_t keys, uint32_t group) {
+    const uint64_t rows = smem_descriptor(keys, 16, group);
 #pragma unroll
-    for (int kk = 0; kk < kSteps; ++kk)
-      wgmma_ss_columns<true>(acc, smem_descriptor(sums + kk * 2048), smem_descriptor(keys + kk * 2 * group, 16, group),
-                             kk > 0, T());
+    for (int kk = 0; kk < kSteps; ++kk) {
+      if (kk == 0) {
+        wgmma_ss_columns_first(acc, sums, rows, T());
+      } else {
+        wgmma_ss_columns<true>(acc, further(sums, kk * 2048), further(rows, kk * 2 * group), 1, T());
+      }
+    }
   }
 
   // Tile i of the queries, as step `step`.
-  __device__ void add_tile(int step, int head, int i, const Slots& slots) {
-    const uint32_t pair_sums = block.memory + M::kSums + slots.pair % 2 * M::kTile,
-                   upper_sums = block.memory + M::kUpperSums + slots.upper % 2 * M::kTile;
-    const float2 scale = fine_scales(head, i);
+  __device__ void add_tile(int step, int i, const Slots& slots) {
+    const uint64_t pair_sums = smem_descriptor(block.memory + M::kSums + (slots.pair & 1) * M::kTile),
+                   upper_sums = smem_descriptor(block.memory + M::kUpperSums + (slots.upper & 1) * M::kTile);
+    const bool ends_pair = kCoarse && Slots::ends_pair(i, work.last),
+               ends_upper = kCoarse && p.levels > 2 && Slots::ends_upper(i, work.last);
+    const float2 scale = *reinterpret_cast<const float2*>(fine_scales + 64 * i);
     float dq[32];
     if constexpr (kCoarse) block.others().wait(step);
     block.gradients().wait(step);
     wgmma_fence();
     if constexpr (kCoarse) {
-      const uint32_t queries = block.other_tile(step) + M::kCoarseTile;
+      const uint64_t queries = smem_descriptor(block.other_tile(step) + M::kCoarseTile);
 #pragma unroll
       for (int kk = 0; kk < 2; ++kk)
-        wgmma_ss_columns<false>(level1, smem_descriptor(pair_sums + i % 2 * 64 + kk * 32),
-                                smem_descriptor(queries + kk * 2048), 1, T());
+        wgmma_ss_columns<false>(level1, further(pair_sums, (i & 1) * 64 + kk * 32), further(queries, kk * 2048), 1, T());
 #pragma unroll
       for (int kk = 0; kk < kUpperSteps; ++kk)
-        wgmma_ss_columns<false>(upper,
-                                smem_descriptor(upper_sums + i % Slots::kUpperTiles * (32 * kUpperSteps) + kk * 32),
-                                smem_descriptor(queries + (2 + kk) * 2048), 1, T());
+        wgmma_ss_columns<false>(upper, further(upper_sums, (i & (Slots::kUpperTiles - 1)) * (32 * kUpperSteps) + kk * 32),
+                                further(queries, (2 + kk) * 2048), 1, T());
       wgmma_commit();
     }
-    query_product<8>(dq, block.gradient_tiles(step), own + M::kKeys, 1024);
+    query_product<8>(dq, smem_descriptor(block.gradient_tiles(step)), own + M::kKeys, 1024);
     wgmma_commit();
     if constexpr (kCoarse) {
       wgmma_wait<1>();
       block.others().release(step);
     }
     wgmma_wait<0>();
-    const bool ends_pair = kCoarse && Slots::ends_pair(i, work.last),
-               ends_upper = kCoarse && p.levels > 2 && Slots::ends_upper(i, work.last);
     if (!ends_pair) block.gradients().release(step);
-    add_rows(dq, scale, head, i);
+    add_rows(dq, scale, i);
     if constexpr (kCoarse) {
       if (!ends_pair) return;
-      const float2 pair_scale = pair_scales(head, i);
+      const float2 scale1 = *reinterpret_cast<const float2*>(pair_scales + 64 * (i >> 1));
       wgmma_fence();
       query_product<4>(dq, pair_sums, own + M::kCoarseKeys, 2048);
       wgmma_commit();
       wgmma_wait<0>();
       if (!ends_upper) block.gradients().release(step);
-      if (is_there(i / 2 * 2 + warp / 2, i)) add_rows(dq, pair_scale, head, tiles.fine + i / 2);
+      if (is_there((i & ~1) + warp / 2, i)) add_rows(dq, scale1, tiles.fine + i / 2);
       if (!ends_upper) return;
-      const float2 upper_scale = upper_scales(head, i);
+      const float2 scale2 = upper_scale(i);
       wgmma_fence();
       query_product<4>(dq, upper_sums, own + M::kCoarseKeys + 1024, 2048);
       wgmma_commit();
       wgmma_wait<0>();
       block.gradients().release(step);
       constexpr int kShare = Slots::kUpperTiles;
-      if (is_there(i / kShare * kShare + warp / (4 / kShare), i))
-        add_rows(dq, upper_scale, head, tiles.fine + tiles.pairs + i / kShare);
+      if (is_there((i & ~(kShare - 1)) + warp / (4 / kShare), i))
+        add_rows(dq, scale2, tiles.fine + tiles.pairs + i / kShare);
     }
   }
   // Whether a query tile that shares a buffer of sums has been there when tile i is.
@@ -505,9 +573,10 @@ __device__ void reduce_once(const OnceArguments& a, const OnceBlock<kLevels>& bl
     Reducer<T, kLevels> reducer(a, work, block, wave);
     block.own().wait(wave);
     for (int head = work.first_head; head < work.first_head + work.heads; ++head) {
+      reducer.begin_head(head);
       if (head > work.first_head) reducer.next_head(static_cast<const float*>(p.weights) + head * p.levels);
       for (int i = work.first; i < work.last; ++i, ++step) {
-        reducer.add_tile(step, head, i, slots);
+        reducer.add_tile(step, i, slots);
         slots.next(i, work.last);
       }
     }
@@ -531,7 +600,7 @@ __global__ void __launch_bounds__(kOnceThreads, 1) hkt_backward_once_kernel(cons
   fence_proxy_async();
   __syncthreads();
   if (threadIdx.x < 128) {
-    lower_register_budget<RP>();
+    lower_register_budget<kCoarse ? RP : 40>();
     produce_once<T, kLevels>(a, block);
   } else if (threadIdx.x < 256) {
     if constexpr (kCoarse) {

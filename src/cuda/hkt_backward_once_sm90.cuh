@@ -15,7 +15,7 @@ template <int kLevels>
 struct OnceLayout {
   static constexpr bool kCoarse = kLevels > 1, kPacked = kLevels > 3;
   static constexpr int kCoarseRows = kPacked ? 64 : 48;
-  static constexpr int kStages = kPacked ? 3 : 4, kOwnBuffers = kCoarse ? 1 : 2;
+  static constexpr int kStages = kCoarse ? STC : 4, kOwnBuffers = kCoarse ? OWNC : 2;
   static constexpr int kTile = 64 * 128;
   // Of the block's 128 keys: level 0, values, coarse levels.
   static constexpr int kKeys = 0, kValues = 2 * kTile, kCoarseKeys = 4 * kTile, kOwn = (kCoarse ? 6 : 4) * kTile;
@@ -27,7 +27,7 @@ struct OnceLayout {
   static constexpr int kGradients = kStagesBegin + kStages * kStage;
   static constexpr int kSums = kGradients + 4 * kTile, kUpperSums = kSums + (kCoarse ? 2 * kTile : 0);
   static constexpr int kOut = kUpperSums + (kCoarse ? 2 * kTile : 0);  // dQ in fixed point, 4 KB per warp
-  static constexpr int kOutBuffers = kCoarse ? 1 : 2;
+  static constexpr int kOutBuffers = kOwnBuffers == 1 || !kCoarse ? 2 : 1;
   static constexpr int kNumbers = kOut + kOutBuffers * 16384;  // lse and D of the stages' queries
   static constexpr int kBarriers = kNumbers + kStages * 512;
   static constexpr int kSize = kBarriers + 16 * (kStages + kOwnBuffers + 2) + 1024;
@@ -46,7 +46,7 @@ struct OnceBlock {
     return memory + M::kStagesBegin + Pipeline<M::kStages>::stage(step) * M::kStage;
   }
   __device__ uint32_t own_tiles(int wave) const { return memory + Pipeline<M::kOwnBuffers>::stage(wave) * M::kOwn; }
-  __device__ uint32_t gradient_tiles(int step) const { return memory + M::kGradients + step % 2 * 2 * M::kTile; }
+  __device__ uint32_t gradient_tiles(int step) const { return memory + M::kGradients + (step & 1) * 2 * M::kTile; }
   __device__ uint32_t numbers(int step) const {
     return memory + M::kNumbers + Pipeline<M::kStages>::stage(step) * 512;
   }
@@ -58,9 +58,9 @@ template <int kLevels>
 struct SumSlots {
   static constexpr int kUpperTiles = kLevels > 3 ? 2 : 4, kUpperColumns = 64 / kUpperTiles;
   int pair = 0, upper = 0;  // buffers filled so far
-  __device__ static bool ends_pair(int tile, int last) { return tile % 2 == 1 || tile + 1 == last; }
+  __device__ static bool ends_pair(int tile, int last) { return (tile & 1) == 1 || tile + 1 == last; }
   __device__ static bool ends_upper(int tile, int last) {
-    return tile % kUpperTiles == kUpperTiles - 1 || tile + 1 == last;
+    return (tile & (kUpperTiles - 1)) == kUpperTiles - 1 || tile + 1 == last;
   }
   __device__ void next(int tile, int last) {
     pair += ends_pair(tile, last);
@@ -74,6 +74,7 @@ __device__ void load_keys(const OnceArguments& a, const WorkTile& work, int wave
   const HktProblem& p = a.p;
   const int head = work.first_head / static_cast<int>(p.heads / p.key_heads);
   const uint32_t tiles = block.own_tiles(wave);
+#pragma unroll 1
   for (int group = 0; group < kGroups; ++group) {
     const int first = work.own_first + 64 * group;
     load_rows<kD>(tiles + M::kKeys + group * M::kTile, rows_of<const T>(p.k[0], work.batch, head), first, work.limit,
