@@ -24,13 +24,16 @@ __host__ __device__ inline int once_level_begin(int fine_tiles, int level) {
   return 128 * fine_tiles - (128 * fine_tiles >> level);
 }
 
+constexpr int kOddKeys = 7;
+
 struct OnceArguments {
   HktProblem p;
   HktOutputs o;
   HktGradients g;
   int* sums;            // (batch, heads, tiles, 4096)
   uint8_t* broken;      // (batch, heads, tiles, 64): the row's sum is not finite
-  unsigned* maxima;     // (batch, key_heads, 8), as bits: the longest value, the largest number of k at every level
+  unsigned* maxima;     // (batch, key_heads, 8), as bits: the longest value, the largest number of k at every level;
+                        // at kOddKeys, whether some k is not finite
   float* numbers;       // (batch, heads, 2, tokens): lse in base 2, D
   float* scales;        // (batch, heads, 128 fine tiles): 2^e of every row and level
   float* weight_parts;  // (batch, heads, parts, kMmaLevels)

@@ -15,14 +15,17 @@ namespace {
 
 constexpr int kChannels = 64, kLanes = kChannels / 8;  // lanes of a row, 16 bytes each
 constexpr int kBlockRows = 256 / kLanes;               // of 256 threads
-constexpr int kMaximaRows = 256, kUnroll = 4;          // rows of a block of the first kernel; in flight per thread
+constexpr int kMaximaRows = 256;                       // of a block of the first kernel
 
-// Eight channels of a row, zeros beyond its channels.
+// Eight channels of a row, zeros beyond its channels and where it is not there.
 template <class T>
-__device__ void load_chunk(float (&x)[8], const Rows<const T>& rows, int row, int channels) {
+__device__ uint4 load_chunk(const Rows<const T>& rows, int row, int limit, int channels) {
   const int channel = static_cast<int>(threadIdx.x) % kLanes * 8;
-  uint4 bits = {};
-  if (channel < channels) bits = *reinterpret_cast<const uint4*>(&rows.at(row, channel));
+  if (row >= limit || channel >= channels) return {};
+  return *reinterpret_cast<const uint4*>(&rows.at(row, channel));
+}
+template <class T>
+__device__ void unpack_chunk(float (&x)[8], const uint4& bits) {
   const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -63,23 +66,32 @@ __global__ void maxima_kernel(const __grid_constant__ OnceArguments a) {
   const int batch = static_cast<int>(blockIdx.x / p.key_heads), limit = level_rows(length_of(p, batch), max(level, 0));
   const Rows<const T> rows = rows_of<const T>(level < 0 ? p.v : p.k[level], batch, head);
   const int first = static_cast<int>(blockIdx.y) * kMaximaRows;
+  const int channels = level < 0 ? p.value_size : p.head_size;
+  if (first >= limit) return;
+  uint4 chunks[kMaximaRows / kBlockRows];  // all on their way before the first is used
+#pragma unroll
+  for (int i = 0; i < kMaximaRows / kBlockRows; ++i)
+    chunks[i] = load_chunk(rows, first + i * kBlockRows + static_cast<int>(threadIdx.x) / kLanes, limit, channels);
   float most = 0;
-  for (int i = 0; i < kMaximaRows; i += kUnroll * kBlockRows) {
-    const int row = first + i + static_cast<int>(threadIdx.x) / kLanes;
-    if (first + i >= limit) break;
-    float x[kUnroll][8] = {};
+  bool odd = false;
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (row + u * kBlockRows < limit)
-        load_chunk(x[u], rows, row + u * kBlockRows, level < 0 ? p.value_size : p.head_size);
+  for (int i = 0; i < kMaximaRows / kBlockRows; ++i) {
+    float x[8];
+    unpack_chunk<T>(x, chunks[i]);
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      const bool finite = fabsf(x[c]) < INFINITY;
+      odd |= !finite;
+      x[c] = finite ? x[c] : 0.0f;
     }
+    if (level < 0) {
+      most = fmaxf(most, length(x));
+    } else {
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-#pragma unroll
-      for (int c = 0; c < 8; ++c) x[u][c] = fabsf(x[u][c]) < INFINITY ? x[u][c] : 0.0f;
-      most = fmaxf(most, level < 0 ? length(x[u]) : largest(x[u]));
+      for (int c = 0; c < 8; ++c) most = fmaxf(most, fabsf(x[c]));
     }
   }
+  if (odd && level >= 0) a.maxima[blockIdx.x * 8 + kOddKeys] = 1;
   most = warp_max(most);
   // Numbers that are not negative have the order of their bits.
   if (threadIdx.x % 32 == 0) atomicMax(a.maxima + blockIdx.x * 8 + level + 1, __float_as_uint(most));
@@ -104,42 +116,48 @@ __global__ void rows_kernel(const __grid_constant__ OnceArguments a) {
   const int64_t line = static_cast<int64_t>(batch) * p.heads + head;
   const unsigned* const maxima = a.maxima + (batch * p.key_heads + head / (p.heads / p.key_heads)) * 8;
   const Rows<const T> out = rows_of<const T>(a.o.out, batch, head), dout = rows_of<const T>(a.g.dout, batch, head);
+  // The row, of all levels, whose power of two this thread computes.
+  int slot = static_cast<int>(threadIdx.x), level = 0;
+  while (level < p.levels && slot >= 64 >> level) slot -= 64 >> level++;
+  const float largest_key = __uint_as_float(maxima[1 + min(level, p.levels - 1)]);
   __shared__ double bounds[64];
-  float x[64 / kBlockRows][8] = {}, y[64 / kBlockRows][8] = {};
+  constexpr int kSteps = 64 / kBlockRows;
+  const float longest = __uint_as_float(maxima[0]);
+  uint4 x[kSteps], y[kSteps];
+  float lse[kSteps] = {}, dlse[kSteps] = {};
 #pragma unroll
-  for (int i = 0; i < 64 / kBlockRows; ++i) {
+  for (int i = 0; i < kSteps; ++i) {  // all on their way before the first is used
     const int row = first + i * kBlockRows + static_cast<int>(threadIdx.x) / kLanes;
-    if (row >= limit) continue;
-    load_chunk(x[i], dout, row, p.value_size);
-    load_chunk(y[i], out, row, p.value_size);
+    x[i] = load_chunk(dout, row, limit, p.value_size);
+    y[i] = load_chunk(out, row, limit, p.value_size);
+    if (row >= limit || threadIdx.x % kLanes != 0) continue;
+    lse[i] = static_cast<const float*>(a.o.lse)[line * p.tokens + row];
+    if (a.g.dlse != nullptr) dlse[i] = static_cast<const float*>(a.g.dlse)[line * p.tokens + row];
   }
 #pragma unroll
-  for (int i = 0; i < 64 / kBlockRows; ++i) {
-    const int slot = i * kBlockRows + static_cast<int>(threadIdx.x) / kLanes, row = first + slot;
-    float product = 0;
+  for (int i = 0; i < kSteps; ++i) {
+    const int at = i * kBlockRows + static_cast<int>(threadIdx.x) / kLanes, row = first + at;
+    float s[8], t[8], product = 0;
+    unpack_chunk<T>(s, x[i]);
+    unpack_chunk<T>(t, y[i]);
 #pragma unroll
-    for (int c = 0; c < 8; ++c) product += x[i][c] * y[i][c];
-    product = over_lanes(product, [](float s, float t) { return s + t; });
-    const float size = length(x[i]);
+    for (int c = 0; c < 8; ++c) product += s[c] * t[c];
+    product = over_lanes(product, [](float u, float v) { return u + v; });
+    const float size = length(s);
     if (threadIdx.x % kLanes != 0) continue;
-    const bool real = row < limit;
-    const float dlse = real && a.g.dlse != nullptr ? static_cast<const float*>(a.g.dlse)[line * p.tokens + row] : 0.0f;
-    bounds[slot] = 2.0 * size * __uint_as_float(maxima[0]) + fabs(static_cast<double>(dlse));
-    if (!real) continue;
-    const float lse = static_cast<const float*>(a.o.lse)[line * p.tokens + row];
+    bounds[at] = 2.0 * size * longest + fabs(static_cast<double>(dlse[i]));
+    if (row >= limit) continue;
     float* const numbers = a.numbers + 2 * line * tokens + row;
-    numbers[0] = lse == -INFINITY ? INFINITY : lse * kLog2e;
-    numbers[tokens] = product - dlse;
+    numbers[0] = lse[i] == -INFINITY ? INFINITY : lse[i] * kLog2e;
+    numbers[tokens] = product - dlse[i];
   }
   __syncthreads();
   const int fine_tiles = static_cast<int>(gridDim.y);
-  int slot = static_cast<int>(threadIdx.x), level = 0;
-  while (level < p.levels && slot >= 64 >> level) slot -= 64 >> level++;
   if (level >= p.levels) return;
   double bound = 0;
   for (int i = 0; i < 1 << level; ++i) bound += bounds[(slot << level) + i];
   a.scales[line * 128 * fine_tiles + once_level_begin(fine_tiles, level) + (first >> level) + slot] =
-      scale_of(bound * __uint_as_float(maxima[1 + level]));
+      scale_of(bound * largest_key);
 }
 
 // One warp: 16 rows of sums become dq.
@@ -149,6 +167,7 @@ struct SumRows {
   int batch, head;
   OnceTiles tiles;
   uint32_t tile;  // 64 rows in shared memory for the results of four warps
+  int limit;      // tokens that count
   float parts[5] = {};
   int warp = warp_of_thread() % 4, lane = lane_of_thread();
 
@@ -168,15 +187,20 @@ struct SumRows {
       const int4 x = __ldcs(from + 32 * n);
       sums[4 * n] = x.x, sums[4 * n + 1] = x.y, sums[4 * n + 2] = x.z, sums[4 * n + 3] = x.w;
     }
-    load_rows_of_queries(row, level);
-    __syncwarp();
-    float factors[2];
+    float factors[2], weights[2];
+    bool broken[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int slot = 16 * warp + lane / 4 + 8 * half, here = row(slot), l = level(slot);
-      factors[half] = here < 0 ? 0.0f : 0x1p-10f / scale_at(l, here);
-      if (here >= 0 && a.broken[at * 64 + slot] != 0) factors[half] = NAN;
+      factors[half] = here < 0 ? 1.0f : scale_at(l, here);
+      broken[half] = a.broken[at * 64 + slot] != 0;
+      weights[half] = static_cast<const float*>(a.p.weights)[head * a.p.levels + l];
     }
+    load_rows_of_queries(row, level);
+    __syncwarp();
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      factors[half] = row(16 * warp + lane / 4 + 8 * half) < 0 ? 0.0f : broken[half] ? NAN : 0x1p-10f / factors[half];
     float values[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i) values[i] = static_cast<float>(sums[i]) * factors[i / 2 % 2];
@@ -186,26 +210,31 @@ struct SumRows {
         if (i & 2) values[i] += __shfl_xor_sync(~0u, values[i], 4);
       }
     }
-    finish(values, row, level, twice);
+    finish(values, weights, row, level, twice);
   }
 
  private:
   template <class Row, class Level>
   __device__ void load_rows_of_queries(const Row& row, const Level& level) const {
+    uint4 x[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int slot = 16 * warp + 4 * i + lane / 8, chunk = lane % 8, here = row(slot);
       const Rows<const T> from = rows_of<const T>(a.p.q[level(slot)], batch, head);
-      uint4 x = {};
-      if (here >= 0 && here < level_rows(length_of(a.p, batch), level(slot)) && 8 * chunk < a.p.head_size)
-        x = *reinterpret_cast<const uint4*>(&from.at(here, 8 * chunk));
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(tile + panel_offset(64, slot, chunk)), "r"(x.x),
-                   "r"(x.y), "r"(x.z), "r"(x.w)
-                   : "memory");
+      x[i] = {};
+      if (here >= 0 && here < level_rows(limit, level(slot)) && 8 * chunk < a.p.head_size)
+        x[i] = *reinterpret_cast<const uint4*>(&from.at(here, 8 * chunk));
     }
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(
+                       tile + panel_offset(64, 16 * warp + 4 * i + lane / 8, lane % 8)),
+                   "r"(x[i].x), "r"(x[i].y), "r"(x[i].z), "r"(x[i].w)
+                   : "memory");
   }
   template <class Row, class Level>
-  __device__ void finish(const float (&values)[32], const Row& row, const Level& level, bool twice) {
+  __device__ void finish(const float (&values)[32], const float (&level_weights)[2], const Row& row, const Level& level,
+                         bool twice) {
     const float scale = static_cast<float>(a.p.scale);
     float weights[2];
 #pragma unroll
@@ -223,7 +252,7 @@ struct SumRows {
       const bool counts = !(twice && half == 1 && lane / 4 % 2 == 1);
 #pragma unroll
       for (int m = 0; m < 5; ++m) parts[m] += m == l && counts ? scale * part : 0.0f;
-      weights[half] = scale * static_cast<const float*>(a.p.weights)[head * a.p.levels + l];
+      weights[half] = scale * level_weights[half];
     }
     __syncwarp();
     stage_rows<T, kChannels>(tile, 1.0f, [&](int i) { return values[i] * weights[i / 2 % 2]; });
@@ -239,14 +268,14 @@ struct SumRows {
 constexpr int kPartTiles = 4;  // query tiles of a block
 
 template <class T>
-__global__ void __launch_bounds__(128, 5) dq_kernel(const __grid_constant__ OnceArguments a) {
+__global__ void __launch_bounds__(128, 4) dq_kernel(const __grid_constant__ OnceArguments a) {
   __shared__ alignas(1024) unsigned char memory[64 * 128];
   __shared__ float sums[4][5];
   const HktProblem& p = a.p;
   const int first = static_cast<int>(blockIdx.y) * kPartTiles, tokens = static_cast<int>(p.tokens);
   const int warp = warp_of_thread();
   SumRows<T> rows{a, static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x), once_tiles(p.tokens, p.levels),
-                  shared_address(memory)};
+                  shared_address(memory), length_of(p, blockIdx.z)};
   const OnceTiles tiles = rows.tiles;
   auto real = [&](int level, int row) { return level < p.levels && row < level_rows(tokens, level) ? row : -1; };
 #pragma unroll 1

@@ -15,7 +15,7 @@ template <int kLevels>
 struct OnceLayout {
   static constexpr bool kCoarse = kLevels > 1, kPacked = kLevels > 3;
   static constexpr int kCoarseRows = kPacked ? 64 : 48;
-  static constexpr int kStages = kCoarse ? STC : 4, kOwnBuffers = kCoarse ? OWNC : 2;
+  static constexpr int kStages = kCoarse ? 3 : 4, kOwnBuffers = kCoarse ? 1 : 2;
   static constexpr int kTile = 64 * 128;
   // Of the block's 128 keys: level 0, values, coarse levels.
   static constexpr int kKeys = 0, kValues = 2 * kTile, kCoarseKeys = 4 * kTile, kOwn = (kCoarse ? 6 : 4) * kTile;
@@ -26,9 +26,8 @@ struct OnceLayout {
   // dS of two query tiles; its sums at level 1, of two pairs of query tiles; at all levels above, likewise.
   static constexpr int kGradients = kStagesBegin + kStages * kStage;
   static constexpr int kSums = kGradients + 4 * kTile, kUpperSums = kSums + (kCoarse ? 2 * kTile : 0);
-  static constexpr int kOut = kUpperSums + (kCoarse ? 2 * kTile : 0);  // dQ in fixed point, 4 KB per warp
-  static constexpr int kOutBuffers = kOwnBuffers == 1 || !kCoarse ? 2 : 1;
-  static constexpr int kNumbers = kOut + kOutBuffers * 16384;  // lse and D of the stages' queries
+  static constexpr int kOut = kUpperSums + (kCoarse ? 2 * kTile : 0);  // dQ in fixed point, 4 KB per warp, twice
+  static constexpr int kNumbers = kOut + 2 * 16384;  // lse and D of the stages' queries
   static constexpr int kBarriers = kNumbers + kStages * 512;
   static constexpr int kSize = kBarriers + 16 * (kStages + kOwnBuffers + 2) + 1024;
   static_assert(kSize <= 232448);
@@ -143,6 +142,20 @@ __device__ void produce_once(const OnceArguments& a, const OnceBlock<kLevels>& b
     load_queries<T, kLevels>(a, work, block, step, producer);
   }
   producer.finish();
+}
+
+// A weight of zero counts as 2^-60, where weights are divided.
+__device__ inline float safe_weight(float a) { return copysignf(fmaxf(fabsf(a), 8.7e-19f), a); }
+
+// The factor that takes sums over the heads before `head` to its own weight, and the one that ends the last head.
+__device__ inline float next_head_factor(const float* weights, int levels, int level) {
+  return safe_weight(weights[level - levels]) / safe_weight(weights[level]);
+}
+__device__ inline float last_head_factor(const HktProblem& p, const WorkTile& work, int level) {
+  if (level >= p.levels) return 0.0f;
+  const float weight =
+      static_cast<const float*>(p.weights)[(work.first_head + work.heads - 1) * p.levels + level];
+  return static_cast<float>(p.scale) * (work.heads == 1 ? weight : safe_weight(weight));
 }
 
 }  // namespace
