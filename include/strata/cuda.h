@@ -37,6 +37,10 @@ struct KernelChoice {
 // fits. For tests.
 STRATA_API void limit_shared_memory(int bytes);
 
+// The sm_90 backward of HKT with heads of up to 64 channels computes every score once for sequences of at least this
+// many tokens; negative: where that is faster. For tests.
+STRATA_API void score_once_from(int64_t tokens);
+
 STRATA_API std::string device_name();  // of the current device; empty if these kernels cannot run on it
 
 // bfloat16 and float16 with 1 to 5 levels run on tensor cores, where their tiles fit into the chip's shared memory

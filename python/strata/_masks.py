@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from strata._values import described, padding_mask, require
+from strata._values import described, may_be_read, padding_mask, require
 
 
 def without_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -20,7 +20,7 @@ def lengths_of_mask(mask: Tensor, x: Tensor) -> Tensor:
         f"key_padding_mask: expected booleans of shape {tuple(x.shape[:2])}, True at padding, got {described(mask)}",
     )
     lengths = (~mask).sum(1)
-    if mask.device.type == "cpu" and not torch.jit.is_tracing():
+    if may_be_read(mask):
         require(
             bool((padding_mask(lengths, x) == mask).all()),
             "key_padding_mask: expected padding on the right alone, because a pyramid starts at the first token; move the "

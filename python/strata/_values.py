@@ -146,9 +146,14 @@ def lengths_tensor(lengths: Integers, batch: int, tokens: int) -> Tensor:
     return torch.tensor(counts, dtype=torch.int64)
 
 
+def may_be_read(tensor: Tensor) -> bool:
+    """Whether the values of a tensor may be looked at: on the CPU, while nothing is traced."""
+    return type(tensor) is Tensor and tensor.device.type == "cpu" and not _is_compiling()
+
+
 def check_lengths(lengths: Tensor, tokens: int) -> None:
-    """Checks values that no operator sees: those on the CPU, while nothing is traced."""
-    if type(lengths) is not Tensor or lengths.device.type != "cpu" or _is_compiling():
+    """Checks values that no operator sees."""
+    if not may_be_read(lengths):
         return
     wrong = [int(length) for length in lengths.tolist() if not 0 <= length <= tokens]
     if wrong:

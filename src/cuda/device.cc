@@ -31,6 +31,11 @@ std::atomic<int>& shared_memory_limit() {
   return limit;
 }
 
+std::atomic<int64_t>& once_limit() {
+  static std::atomic<int64_t> limit = -1;
+  return limit;
+}
+
 DeviceProperties ask(int device) {
   DeviceProperties properties;
   auto attribute = [&](cudaDeviceAttr which, int* value) { cudaDeviceGetAttribute(value, which, device); };
@@ -63,6 +68,9 @@ const DeviceProperties& device_properties() {
 }
 
 int shared_memory_per_block() { return std::min(device_properties().shared_memory, shared_memory_limit().load()); }
+
+void score_once_from(int64_t tokens) { once_limit() = tokens; }
+int64_t scored_once_from() { return once_limit(); }
 
 void limit_shared_memory(int bytes) { shared_memory_limit() = bytes; }
 std::string device_name() { return available().ok() ? device_properties().name : ""; }

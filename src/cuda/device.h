@@ -19,6 +19,8 @@ const DeviceProperties& device_properties();  // queried once per device
 // Bytes of shared memory a block may have; fewer where limit_shared_memory() says so.
 int shared_memory_per_block();
 
+int64_t scored_once_from();  // what score_once_from() says
+
 Kernels allowed_kernels();
 // The build has kernels for sm_90a, the device has compute capability 9.0 and their shared memory, and they are
 // allowed.

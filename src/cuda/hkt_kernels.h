@@ -16,6 +16,12 @@ int64_t hkt_backward_sm90_parts(const HktProblem& p);  // of da, per head
 cudaError_t hkt_backward_sm90(const HktProblem& p, const HktOutputs& o, const HktGradients& g, const float* deltas,
                               float* weight_parts, cudaStream_t stream);
 
+// hkt_backward_once_rows.cu: the whole backward where heads have up to 64 channels; every score is computed once.
+constexpr int kOnceHeadSize = 64;
+size_t hkt_backward_once_workspace(const HktProblem& p);
+cudaError_t hkt_backward_once(const HktProblem& p, const HktOutputs& o, const HktGradients& g, void* workspace,
+                              cudaStream_t stream);
+
 // hkt_forward_mma.cuh, hkt_backward_mma.cuh: compute capability 8.0 and newer, bfloat16 and float16 (T), 1 to 5 levels,
 // where a tile fits into shared memory.
 constexpr int kMmaLevels = 5;

@@ -9,5 +9,9 @@ cudaError_t hkt_backward_sm90(const HktProblem&, const HktOutputs&, const HktGra
                               cudaStream_t) {
   return cudaErrorNotSupported;
 }
+size_t hkt_backward_once_workspace(const HktProblem&) { return 0; }
+cudaError_t hkt_backward_once(const HktProblem&, const HktOutputs&, const HktGradients&, void*, cudaStream_t) {
+  return cudaErrorNotSupported;
+}
 
 }  // namespace strata::cuda

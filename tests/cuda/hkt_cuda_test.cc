@@ -26,6 +26,13 @@ void expect_as_good_as_plain(const HktCase& spec, double factor, double rounding
   });
 }
 
+// The backward of the sm_90 kernels computes every score once, or for keys and for queries; by itself it does what is
+// faster.
+struct ScoresOnce {
+  explicit ScoresOnce(bool once) { cuda::score_once_from(once ? 0 : std::numeric_limits<int64_t>::max()); }
+  ~ScoresOnce() { cuda::score_once_from(-1); }
+};
+
 class HktCuda : public testing::TestWithParam<HktCase> {
  protected:
   void SetUp() override { STRATA_NEEDS_GPU(); }
@@ -40,8 +47,20 @@ TEST_P(HktCuda, BFloat16OnTheKernelsOfEveryChip) {
 }
 
 // Tensor cores take P and dS rounded to S, which in the smallest cases is all the error there is: a rounding or two.
-TEST_P(HktCuda, BFloat16IsWithinTwiceOfPlainBFloat16) { expect_as_good_as_plain<BFloat16>(GetParam(), 2, 5e-3); }
-TEST_P(HktCuda, Float16IsWithinTwiceOfPlainFloat16) { expect_as_good_as_plain<Float16>(GetParam(), 2, 1.3e-3); }
+TEST_P(HktCuda, BFloat16IsWithinTwiceOfPlainBFloat16) {
+  for (const bool once : {false, true}) {
+    SCOPED_TRACE(once);
+    const ScoresOnce scores(once);
+    expect_as_good_as_plain<BFloat16>(GetParam(), 2, 5e-3);
+  }
+}
+TEST_P(HktCuda, Float16IsWithinTwiceOfPlainFloat16) {
+  for (const bool once : {false, true}) {
+    SCOPED_TRACE(once);
+    const ScoresOnce scores(once);
+    expect_as_good_as_plain<Float16>(GetParam(), 2, 1.3e-3);
+  }
+}
 TEST_P(HktCuda, Float32IsAsGoodAsPlainFloat32) { expect_as_good_as_plain<float>(GetParam(), 4, 1e-6); }
 TEST_P(HktCuda, Float64EqualsReference) { expect_as_good_as_plain<double>(GetParam(), 4, 1e-13); }
 
@@ -80,12 +99,17 @@ TEST(HktCudaSharedMemory, ChoosesTensorCoresWhereTilesFit) {
 }
 
 TEST_P(HktCuda, SameBitsFromRunToRun) {
-  HktData<BFloat16> one(GetParam()), two(GetParam());
-  run_on_gpu(one);
-  run_on_gpu(two);
-  each_result(one, two, GetParam().bias == BiasKind::kFull, [&](const std::string& name, const auto& a, const auto& b) {
-    EXPECT_EQ(std::memcmp(a.raw().data(), b.raw().data(), a.raw().size() * sizeof(a.raw()[0])), 0) << name;
-  });
+  for (const bool once : {false, true}) {
+    SCOPED_TRACE(once);
+    const ScoresOnce scores(once);
+    HktData<BFloat16> one(GetParam()), two(GetParam());
+    run_on_gpu(one);
+    run_on_gpu(two);
+    each_result(one, two, GetParam().bias == BiasKind::kFull,
+                [&](const std::string& name, const auto& a, const auto& b) {
+                  EXPECT_EQ(std::memcmp(a.raw().data(), b.raw().data(), a.raw().size() * sizeof(a.raw()[0])), 0) << name;
+                });
+  }
 }
 
 TEST(HktCudaWeights, ZeroAndOneHotWeights) {
@@ -107,17 +131,44 @@ TEST(HktCudaWeights, ZeroAndOneHotWeights) {
 TEST(HktCudaNan, PaddingMayHoldAnything) {
   STRATA_NEEDS_GPU();
   const HktCase spec{"nan", 2, 2, 2, 140, 3, 64, 64, false, {70, 140}};
-  HktData<BFloat16> clean(spec), dirty(spec);
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  for (int64_t t = 70; t < 140; ++t) {
-    for (Array<BFloat16>* array : {&dirty.q[0], &dirty.k[0], &dirty.v, &dirty.dout})
-      (*array)(0, 1, t, 3) = BFloat16(nan);
+  for (const bool once : {false, true}) {
+    SCOPED_TRACE(once);
+    const ScoresOnce scores(once);
+    HktData<BFloat16> clean(spec), dirty(spec);
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    for (int64_t t = 70; t < 140; ++t) {
+      for (Array<BFloat16>* array : {&dirty.q[0], &dirty.k[0], &dirty.v, &dirty.dout})
+        (*array)(0, 1, t, 3) = BFloat16(nan);
+    }
+    run_on_gpu(clean);
+    run_on_gpu(dirty);
+    each_result(dirty, clean, false, [&](const std::string& name, const auto& got, const auto& want) {
+      EXPECT_EQ(relative_error(got, want), 0.0) << name;
+    });
   }
-  run_on_gpu(clean);
-  run_on_gpu(dirty);
-  each_result(dirty, clean, false, [&](const std::string& name, const auto& got, const auto& want) {
-    EXPECT_EQ(relative_error(got, want), 0.0) << name;
-  });
+}
+
+// What is not finite shows in dq of the rows that see it, and in no row of an earlier tile.
+TEST(HktCudaNan, WhatIsSeenShows) {
+  STRATA_NEEDS_GPU();
+  const HktCase spec{"seen", 1, 2, 2, 400, 3, 64, 64, true};
+  for (const bool once : {false, true}) {
+    for (const bool in_keys : {false, true}) {
+      SCOPED_TRACE(testing::Message() << (once ? "once" : "twice") << (in_keys ? ", keys" : ", values"));
+      const ScoresOnce scores(once);
+      HktData<BFloat16> clean(spec), dirty(spec);
+      (in_keys ? dirty.k[0] : dirty.v)(0, 1, 300, 3) = BFloat16(std::numeric_limits<double>::infinity());
+      run_on_gpu(clean);
+      run_on_gpu(dirty);
+      for (int64_t t = 0; t < 128; ++t) {
+        EXPECT_EQ(static_cast<double>(dirty.dq[0](0, 1, t, 3)), static_cast<double>(clean.dq[0](0, 1, t, 3))) << t;
+      }
+      for (int64_t t = 300; t < 400; ++t) {
+        EXPECT_FALSE(std::isfinite(static_cast<double>(dirty.dq[0](0, 1, t, 3)))) << t;
+        EXPECT_TRUE(std::isfinite(static_cast<double>(dirty.dq[0](0, 0, t, 3)))) << t;
+      }
+    }
+  }
 }
 
 TEST(HktCudaErrors, MistakesAreNamed) {
