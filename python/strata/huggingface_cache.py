@@ -94,7 +94,9 @@ class StreamLayer(CacheLayerMixin):  # type: ignore[misc,no-untyped-call,unused-
     def get_max_length(self) -> int:
         return -1
 
-    get_max_cache_shape = get_max_length  # its name in the first releases of transformers 5
+    def get_max_cache_shape(self) -> int:
+        """get_max_length, by its name in the first releases of transformers 5."""
+        return self.get_max_length()
 
     @property
     def is_croppable(self) -> bool:  # type: ignore[override,unused-ignore]

@@ -29,10 +29,11 @@ using strata::has_open_sizes;
 #define STRATA_HKT_ARGUMENTS                                                                                \
   lengths, bias, key_lengths, cu_seqlens, key_cu_seqlens, slopes, dropout_state, causal, scale, max_seqlen, \
       key_max_seqlen, window_left, window_right, dropout
-#define STRATA_HKT_INPUTS                                                                                         \
-  {                                                                                                               \
-    q, k, v, weights, lengths, bias, causal, scale_or_default(scale, q), key_lengths, cu_seqlens, key_cu_seqlens, \
-        max_seqlen, key_max_seqlen, window_left, window_right, slopes, dropout, dropout_state                     \
+// With the scale of the scores, which meta kernels do not need: to look at a size that is open would close it.
+#define STRATA_HKT_INPUTS(scale_used)                                                                              \
+  {                                                                                                                \
+    q, k, v, weights, lengths, bias, causal, scale_used, key_lengths, cu_seqlens, key_cu_seqlens, max_seqlen,      \
+        key_max_seqlen, window_left, window_right, slopes, dropout, dropout_state                                  \
   }
 
 // Sizes of a bias with its missing leading axes filled in: (B or 1, H or 1, T or 1, Tk or 1).
@@ -118,12 +119,12 @@ std::tuple<Tensor, Tensor> empty_outputs(const HktInputs& in) {
 
 std::tuple<Tensor, Tensor> hkt_attention_meta(TensorList q, TensorList k, const Tensor& v, const Tensor& weights,
                                               STRATA_HKT_PARAMETERS) {
-  return empty_outputs(STRATA_HKT_INPUTS);
+  return empty_outputs(STRATA_HKT_INPUTS(scale.value_or(1.0)));
 }
 
 std::tuple<Tensor, Tensor> hkt_attention_kernel(TensorList q, TensorList k, const Tensor& v, const Tensor& weights,
                                                 STRATA_HKT_PARAMETERS) {
-  const HktInputs in STRATA_HKT_INPUTS;
+  const HktInputs in STRATA_HKT_INPUTS(scale_or_default(scale, q));
   auto [out, lse] = empty_outputs(in);
   const HktTensors tensors(in);
   run_hkt_forward(v, make_problem(in, tensors), {tensors.queries.packed(view(out)), lse.data_ptr()});
@@ -152,14 +153,14 @@ std::vector<Tensor> empty_hkt_gradients(const HktInputs& in, bool bias_gradient)
 std::vector<Tensor> hkt_attention_backward_meta(const Tensor&, const optional<Tensor>&, TensorList q, TensorList k,
                                                 const Tensor& v, const Tensor& weights, const Tensor&, const Tensor&,
                                                 bool bias_gradient, STRATA_HKT_PARAMETERS) {
-  return empty_hkt_gradients(STRATA_HKT_INPUTS, bias_gradient);
+  return empty_hkt_gradients(STRATA_HKT_INPUTS(scale.value_or(1.0)), bias_gradient);
 }
 
 std::vector<Tensor> hkt_attention_backward_kernel(const Tensor& dout, const optional<Tensor>& dlse, TensorList q,
                                                   TensorList k, const Tensor& v, const Tensor& weights,
                                                   const Tensor& out, const Tensor& lse, bool bias_gradient,
                                                   STRATA_HKT_PARAMETERS) {
-  const HktInputs in STRATA_HKT_INPUTS;
+  const HktInputs in STRATA_HKT_INPUTS(scale_or_default(scale, q));
   std::vector<Tensor> gradients = empty_hkt_gradients(in, bias_gradient);
   const HktTensors tensors(in);
   const HktSideTensors &queries = tensors.queries, &keys = tensors.keys;
