@@ -58,7 +58,7 @@ __global__ void stream_reduce_splits_kernel(const __grid_constant__ StreamArgs<T
   keys.store_gradient(height, row, level, c, sum);
 }
 
-template <class T, int D, int kLevels, bool kDrop = false>
+template <class T, int D, int kLevels, bool kDrop>
 cudaError_t entries(const StreamArgs<T>& a, int height, cudaStream_t stream) {
   const EntryWork work = entry_work(a.p, a.heights, height);
   const auto kernel = stream_mma_entry_kernel<T, D, kLevels, kDrop>;
@@ -89,17 +89,20 @@ int64_t hsa_stream_partials(const HsaStreamProblem& p, const StreamHeights& heig
   return most;
 }
 
+template <class T, int D>
+cudaError_t entries(const StreamArgs<T>& a, int height, cudaStream_t stream) {
+  if (a.p.dropout.probability > 0)
+    return a.p.levels == 1 ? entries<T, D, 1, true>(a, height, stream)
+                           : entries<T, D, kMaxLevels, true>(a, height, stream);
+  return a.p.levels == 1   ? entries<T, D, 1, false>(a, height, stream)
+         : a.p.levels <= 3 ? entries<T, D, 3, false>(a, height, stream)
+                           : entries<T, D, kMaxLevels, false>(a, height, stream);
+}
+
 template <class T>
 cudaError_t hsa_stream_entry_gradient_mma(const StreamArgs<T>& a, cudaStream_t stream) {
-  const bool small = has_small_heads(a.p);
   for (int height = a.heights.count - 1; height >= 0; --height) {
-    const cudaError_t e =
-        a.p.dropout.probability > 0 ? (small ? entries<T, 64, kMaxLevels, true>(a, height, stream)
-                                             : entries<T, 128, kMaxLevels, true>(a, height, stream))
-        : a.p.levels == 1 ? (small ? entries<T, 64, 1>(a, height, stream) : entries<T, 128, 1>(a, height, stream))
-        : a.p.levels <= 3
-            ? (small ? entries<T, 64, 3>(a, height, stream) : entries<T, 128, 3>(a, height, stream))
-            : (small ? entries<T, 64, kMaxLevels>(a, height, stream) : entries<T, 128, kMaxLevels>(a, height, stream));
+    const cudaError_t e = has_small_heads(a.p) ? entries<T, 64>(a, height, stream) : entries<T, 128>(a, height, stream);
     if (e != cudaSuccess) return e;
   }
   return cudaSuccess;

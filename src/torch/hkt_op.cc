@@ -47,12 +47,9 @@ std::vector<int64_t> bias_sizes(const Tensor& bias) {
 struct HktSideTensors : PackedSequences {
   int64_t tokens;
 
-  HktSideTensors(const HktInputs& in, bool of_keys)
-      : PackedSequences(of_keys ? in.keys_cu_seqlens() : in.cu_seqlens, in.levels(),
-                        of_keys && in.key_cu_seqlens.has_value() ? in.key_max_seqlen : in.max_seqlen),
-        tokens(given()   ? longest
-               : of_keys ? in.key_rows()
-                         : in.rows()) {
+  HktSideTensors(const HktInputs& in, const PackedSequences& packed, bool of_keys)
+      : PackedSequences(packed), tokens(of_keys ? in.key_rows() : in.rows()) {
+    if (given()) tokens = longest;
     const optional<Tensor>& padded = of_keys && !in.shares_lengths() ? in.key_lengths : in.lengths;
     if (padded.has_value()) lengths = padded->to(at::kLong).contiguous();
   }
@@ -63,8 +60,9 @@ struct HktTensors {
   Tensor weights, slopes, dropout_state;
 
   explicit HktTensors(const HktInputs& in)
-      : queries(in, false),
-        keys(in, true),
+      : queries(in, PackedSequences(in.cu_seqlens, in.levels(), in.max_seqlen), false),
+        keys(in, in.key_cu_seqlens.has_value() ? PackedSequences(in.key_cu_seqlens, in.levels(), in.key_max_seqlen) : queries,
+             true),
         weights(in.weights.contiguous()),
         slopes(in.slopes.has_value() ? in.slopes->contiguous() : Tensor()),
         dropout_state(in.dropout > 0 ? in.dropout_state->contiguous() : Tensor()) {}
@@ -243,12 +241,10 @@ std::tuple<Tensor, Tensor> hkt_attention_autograd(TensorList q, TensorList k, co
 // Level l of a sequence of n tokens has ceil(n / 2^l) rows.
 Tensor packed_begins_composite(const Tensor& cu_seqlens, int64_t levels) {
   const Tensor cu = cu_seqlens.to(at::kLong), lengths = cu.slice(0, 1) - cu.slice(0, 0, -1);
-  std::vector<Tensor> begins;
-  for (int64_t l = 0; l < levels; ++l) {
-    const Tensor rows = (lengths + ((int64_t{1} << l) - 1)).bitwise_right_shift(l);
-    begins.push_back(rows.cumsum(0) - rows);
-  }
-  return at::stack(begins);
+  if (levels == 1) return cu.slice(0, 0, -1).unsqueeze(0);
+  const Tensor level = at::arange(levels, cu.options()).unsqueeze(1), size = at::bitwise_left_shift(1, level);
+  const Tensor rows = (lengths + size - 1).bitwise_right_shift(level);  // (levels, B)
+  return rows.cumsum(1) - rows;
 }
 
 #define STRATA_HKT_TENSORS                                                                       \
