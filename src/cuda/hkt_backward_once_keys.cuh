@@ -121,8 +121,8 @@ struct KeyConsumer {
   __device__ void store_gradients(const uint32_t (&left)[4][4], const float (&ds)[kScores],
                                   const OnceBlock<kLevels>& block, int step, int tile,
                                   const SumSlots<kLevels>& slots) const {
-    const uint32_t to = block.gradient_tiles(step) + group * M::kTile +
-                        panel_offset(64, 16 * warp + lane % 16, lane / 16);
+    const uint32_t to =
+        block.gradient_tiles(step) + group * M::kTile + panel_offset(64, 16 * warp + lane % 16, lane / 16);
 #pragma unroll
     for (int kk = 0; kk < 4; ++kk) stmatrix(to ^ (kk << 5), left[kk][0], left[kk][1], left[kk][2], left[kk][3]);
     if constexpr (kCoarse) {
@@ -137,8 +137,7 @@ struct KeyConsumer {
       const uint32_t level1 = block.memory + M::kSums + (slots.pair & 1) * M::kTile,
                      upper = block.memory + M::kUpperSums + (slots.upper & 1) * M::kTile;
       stmatrix(level1 + panel_offset(64, row, (tile & 1) * 4 + lane / 8), pack(sums[0][0], sums[0][1], T()),
-               pack(sums[1][0], sums[1][1], T()), pack(sums[2][0], sums[2][1], T()),
-               pack(sums[3][0], sums[3][1], T()));
+               pack(sums[1][0], sums[1][1], T()), pack(sums[2][0], sums[2][1], T()), pack(sums[3][0], sums[3][1], T()));
       if constexpr (kPacked) {
         store_packed(upper + panel_offset(64, row, (tile & 1) * 4 + lane / 8), sums);
       } else {  // half of the sum of level 2; its other half is in the neighbouring row

@@ -1,5 +1,5 @@
-// The reducer of the HKT backward that computes every score once (hkt_backward_once_sm90.cu): dQ and the coarse dK, from
-// dS of 128 keys.
+// The reducer of the HKT backward that computes every score once (hkt_backward_once_sm90.cu): dQ and the coarse dK,
+// from dS of 128 keys.
 #pragma once
 
 #include <cmath>
@@ -38,7 +38,7 @@ struct Reducer {
   int warp, lane, out_buffer = 0;
   const float *fine_scales, *pair_scales, *upper_scales, *last_scales;  // of this lane's rows
   int64_t head_tiles;
-  bool odd_keys;  // some key is not finite
+  bool odd_keys;                                                      // some key is not finite
   float level1[kCoarse ? 32 : 1] = {}, upper[kCoarse ? 32 : 1] = {};  // dK
 
   __device__ Reducer(const OnceArguments& arguments, const WorkTile& tile, const OnceBlock<kLevels>& memory, int wave)
@@ -139,10 +139,12 @@ struct Reducer {
       const uint64_t queries = smem_descriptor(block.other_tile(step) + M::kCoarseTile);
 #pragma unroll
       for (int kk = 0; kk < 2; ++kk)
-        wgmma_ss_columns<false>(level1, further(pair_sums, (i & 1) * 64 + kk * 32), further(queries, kk * 2048), 1, T());
+        wgmma_ss_columns<false>(level1, further(pair_sums, (i & 1) * 64 + kk * 32), further(queries, kk * 2048), 1,
+                                T());
 #pragma unroll
       for (int kk = 0; kk < kUpperSteps; ++kk)
-        wgmma_ss_columns<false>(upper, further(upper_sums, (i & (Slots::kUpperTiles - 1)) * (32 * kUpperSteps) + kk * 32),
+        wgmma_ss_columns<false>(upper,
+                                further(upper_sums, (i & (Slots::kUpperTiles - 1)) * (32 * kUpperSteps) + kk * 32),
                                 further(queries, (2 + kk) * 2048), 1, T());
       wgmma_commit();
     }

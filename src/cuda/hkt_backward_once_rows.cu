@@ -63,7 +63,8 @@ template <class T>
 __global__ void maxima_kernel(const __grid_constant__ OnceArguments a) {
   const HktProblem& p = a.p;
   const int level = static_cast<int>(blockIdx.z) - 1, head = static_cast<int>(blockIdx.x % p.key_heads);
-  const int batch = static_cast<int>(blockIdx.x / p.key_heads), limit = level_rows(static_cast<int>(length_of(key_side(p), batch)), max(level, 0));
+  const int batch = static_cast<int>(blockIdx.x / p.key_heads),
+            limit = level_rows(static_cast<int>(length_of(key_side(p), batch)), max(level, 0));
   const Rows<const T> rows = rows_of<const T>(level < 0 ? p.v : p.k[level], batch, head);
   const int first = static_cast<int>(blockIdx.y) * kMaximaRows;
   const int channels = level < 0 ? p.value_size : p.head_size;
@@ -274,13 +275,18 @@ __global__ void __launch_bounds__(128, 4) dq_kernel(const __grid_constant__ Once
   const HktProblem& p = a.p;
   const int first = static_cast<int>(blockIdx.y) * kPartTiles, tokens = static_cast<int>(p.tokens);
   const int warp = warp_of_thread();
-  SumRows<T> rows{a, static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x), once_tiles(p.tokens, p.levels),
-                  shared_address(memory), static_cast<int>(length_of(query_side(p), blockIdx.z))};
+  SumRows<T> rows{a,
+                  static_cast<int>(blockIdx.z),
+                  static_cast<int>(blockIdx.x),
+                  once_tiles(p.tokens, p.levels),
+                  shared_address(memory),
+                  static_cast<int>(length_of(query_side(p), blockIdx.z))};
   const OnceTiles tiles = rows.tiles;
   auto real = [&](int level, int row) { return level < p.levels && row < level_rows(tokens, level) ? row : -1; };
 #pragma unroll 1
   for (int i = first; i < min(first + kPartTiles, tiles.fine); ++i)
-    rows.store(i, [&](int slot) { return real(0, 64 * i + slot % 8 * 8 + slot / 8); }, [](int) { return 0; });
+    rows.store(
+        i, [&](int slot) { return real(0, 64 * i + slot % 8 * 8 + slot / 8); }, [](int) { return 0; });
 #pragma unroll 1
   for (int i = first / 2; i < min(first / 2 + kPartTiles / 2, tiles.pairs); ++i)
     rows.store(
@@ -356,7 +362,8 @@ cudaError_t hkt_backward_once(const HktProblem& p, const HktOutputs& o, const Hk
   const unsigned tiles = blocks_for(p.tokens, 64), parts = blocks_for(tiles, kPartTiles);
   return with_16_bit_storage(p.dtype, [&](auto storage) {
     using T = decltype(storage);
-    const dim3 key_blocks(batch * static_cast<unsigned>(p.key_heads), blocks_for(p.key_tokens, kMaximaRows), p.levels + 1);
+    const dim3 key_blocks(batch * static_cast<unsigned>(p.key_heads), blocks_for(p.key_tokens, kMaximaRows),
+                          p.levels + 1);
     maxima_kernel<T><<<key_blocks, 256, 0, stream>>>(a);
     rows_kernel<T><<<dim3(heads, tiles, batch), 256, 0, stream>>>(a);
     if (const cudaError_t e = cudaGetLastError(); e != cudaSuccess) return e;

@@ -27,7 +27,7 @@ struct OnceLayout {
   static constexpr int kGradients = kStagesBegin + kStages * kStage;
   static constexpr int kSums = kGradients + 4 * kTile, kUpperSums = kSums + (kCoarse ? 2 * kTile : 0);
   static constexpr int kOut = kUpperSums + (kCoarse ? 2 * kTile : 0);  // dQ in fixed point, 4 KB per warp, twice
-  static constexpr int kNumbers = kOut + 2 * 16384;  // lse and D of the stages' queries
+  static constexpr int kNumbers = kOut + 2 * 16384;                    // lse and D of the stages' queries
   static constexpr int kBarriers = kNumbers + kStages * 512;
   static constexpr int kSize = kBarriers + 16 * (kStages + kOwnBuffers + 2) + 1024;
   static_assert(kSize <= 232448);
@@ -46,9 +46,7 @@ struct OnceBlock {
   }
   __device__ uint32_t own_tiles(int wave) const { return memory + Pipeline<M::kOwnBuffers>::stage(wave) * M::kOwn; }
   __device__ uint32_t gradient_tiles(int step) const { return memory + M::kGradients + (step & 1) * 2 * M::kTile; }
-  __device__ uint32_t numbers(int step) const {
-    return memory + M::kNumbers + Pipeline<M::kStages>::stage(step) * 512;
-  }
+  __device__ uint32_t numbers(int step) const { return memory + M::kNumbers + Pipeline<M::kStages>::stage(step) * 512; }
 };
 
 // Where the coarse sums of a query tile are: pairs of tiles share a buffer at level 1; above it as many as fill 64
@@ -76,8 +74,8 @@ __device__ void load_keys(const OnceArguments& a, const WorkTile& work, int wave
 #pragma unroll 1
   for (int group = 0; group < kGroups; ++group) {
     const int first = work.own_first + 64 * group;
-    load_rows<kD>(tiles + M::kKeys + group * M::kTile, rows_of<const T>(p.k[0], work.batch, head), first, work.own_limit,
-                  p.head_size, paired_row);
+    load_rows<kD>(tiles + M::kKeys + group * M::kTile, rows_of<const T>(p.k[0], work.batch, head), first,
+                  work.own_limit, p.head_size, paired_row);
     load_rows<kD>(tiles + M::kValues + group * M::kTile, rows_of<const T>(p.v, work.batch, head), first, work.own_limit,
                   p.value_size, paired_row);
     const uint32_t coarse = tiles + M::kCoarseKeys + group * M::kTile;
@@ -153,8 +151,7 @@ __device__ inline float next_head_factor(const float* weights, int levels, int l
 }
 __device__ inline float last_head_factor(const HktProblem& p, const WorkTile& work, int level) {
   if (level >= p.levels) return 0.0f;
-  const float weight =
-      static_cast<const float*>(p.weights)[(work.first_head + work.heads - 1) * p.levels + level];
+  const float weight = static_cast<const float*>(p.weights)[(work.first_head + work.heads - 1) * p.levels + level];
   return static_cast<float>(p.scale) * (work.heads == 1 ? weight : safe_weight(weight));
 }
 

@@ -41,9 +41,9 @@ Kernels backward_kernels(const HktProblem& p, const HktGradients& g) {
   return sm90 ? Kernels::kSm90 : Kernels::kMma;
 }
 
-// The sums of dq, which scores computed once need, are cleared, added to and converted: a cost per token that pays where
-// many keys are seen. With one level it always does (measured on an H200 from 512 tokens on); with levels, 512 tokens
-// lose 3%, and 1024 causal ones 5 to 15%.
+// The sums of dq, which scores computed once need, are cleared, added to and converted: a cost per token that pays
+// where many keys are seen. With one level it always does (measured on an H200 from 512 tokens on); with levels, 512
+// tokens lose 3%, and 1024 causal ones 5 to 15%.
 bool backward_once(const HktProblem& p) {
   if (std::max(p.head_size, p.value_size) > kOnceHeadSize || p.q[0].begins != nullptr) return false;
   if (p.tokens == 0 || p.key_tokens == 0) return false;

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
       sum += rows.from[((leaf + t) * rows.heads + h) * rows.channels + c];
   }
   const int64_t row = plan.first_row[rows.level * sequences + place.sequence] + (place.token >> rows.level);
-  rows_of<S>(rows.to, plan.batch_of[place.sequence], head).at(row, c) = static_cast<S>(sum);
+  padded_rows_of<S>(rows.to, plan.batch_of[place.sequence], head).at(row, c) = static_cast<S>(sum);
 }
 
 template <class C>

@@ -31,11 +31,12 @@ struct Head {
   // The row of a token in a view of queries, or of keys, of a level.
   template <class T, class AnyView>
   __device__ T* query_row(const AnyView& view, int64_t token, int level = 0) const {
-    return &rows_of<T>(view, batch, head).at(a.plan.first_row[level * a.p.sequences + sequence] + (token >> level), 0);
+    return &padded_rows_of<T>(view, batch, head)
+                .at(a.plan.first_row[level * a.p.sequences + sequence] + (token >> level), 0);
   }
   template <class T, class AnyView>
   __device__ T* key_row(const AnyView& view, int64_t token, int level = 0) const {
-    return &rows_of<T>(view, batch, key_head)
+    return &padded_rows_of<T>(view, batch, key_head)
                 .at(a.plan.first_row[level * a.p.sequences + sequence] + (token >> level), 0);
   }
   __device__ C level_weight(int level) const {

@@ -210,8 +210,7 @@ auto with_query_kernels(const HsaStreamProblem& p, const Run& run) {
   auto with_levels = [&](auto d) {
     const std::integral_constant<int, kMaxLevels> all;
     if (p.dropout.probability > 0)
-      return p.levels == 1 ? run(d, std::integral_constant<int, 1>{}, std::true_type())
-                           : run(d, all, std::true_type());
+      return p.levels == 1 ? run(d, std::integral_constant<int, 1>{}, std::true_type()) : run(d, all, std::true_type());
     if (p.levels == 1) return run(d, std::integral_constant<int, 1>{}, std::false_type());
     return p.levels <= 3 ? run(d, std::integral_constant<int, 3>{}, std::false_type()) : run(d, all, std::false_type());
   };

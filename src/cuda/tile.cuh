@@ -21,10 +21,19 @@ struct Rows {
 };
 
 template <class T, class AnyView>
-__device__ inline Rows<T> rows_of(const AnyView& view, int64_t batch, int64_t head) {
-  const int64_t begin = view.begins != nullptr ? view.begins[batch] * view.stride[2] : batch * view.stride[0];
+__device__ inline Rows<T> rows_from(const AnyView& view, int64_t begin, int64_t head) {
   return {static_cast<T*>(const_cast<void*>(static_cast<const void*>(view.data))) + begin + head * view.stride[1],
           view.stride[2], view.stride[3]};
+}
+template <class T, class AnyView>
+__device__ inline Rows<T> rows_of(const AnyView& view, int64_t batch, int64_t head) {
+  const int64_t begin = view.begins != nullptr ? view.begins[batch] * view.stride[2] : batch * view.stride[0];
+  return rows_from<T>(view, begin, head);
+}
+// The same where views are never packed.
+template <class T, class AnyView>
+__device__ inline Rows<T> padded_rows_of(const AnyView& view, int64_t batch, int64_t head) {
+  return rows_from<T>(view, batch * view.stride[0], head);
 }
 
 // Loads `count` rows from row `first` on, as far as they are below `limit`, and zeros for the others and for channels

@@ -88,26 +88,27 @@ STRATA_WGMMA_RS(64, 32, 32, 33, 34, 35, 36, "f16", __half)
 STRATA_WGMMA_RS(128, 64, 64, 65, 66, 67, 68, "f16", __half)
 
 // acc (+)= A B^T: A in registers, B from shared memory, channels along its rows.
-#define STRATA_WGMMA_RS_ROWS(TYPE, NAME)                                                                           \
-  __device__ inline void wgmma_rs_rows(float(&c)[32], const uint32_t(&a)[4], uint64_t b, int add, NAME) {          \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                                     \
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" STRATA_R32                       \
-                 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"                                                    \
-                 : STRATA_F32(c, 0)                                                                                \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                                  \
+#define STRATA_WGMMA_RS_ROWS(TYPE, NAME)                                                                  \
+  __device__ inline void wgmma_rs_rows(float(&c)[32], const uint32_t(&a)[4], uint64_t b, int add, NAME) { \
+    asm volatile(                                                                                         \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                                      \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" STRATA_R32                       \
+        "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"                                                    \
+        : STRATA_F32(c, 0)                                                                                \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                                  \
   }
 STRATA_WGMMA_RS_ROWS("bf16", __nv_bfloat16)
 STRATA_WGMMA_RS_ROWS("f16", __half)
 // acc (+)= A B, both from shared memory, columns along the rows of B. kColumns: those of A along its rows (A^T is
 // stored).
-#define STRATA_WGMMA_SS_COLUMNS(TYPE, NAME)                                                                        \
-  template <bool kColumns>                                                                                         \
-  __device__ inline void wgmma_ss_columns(float(&c)[32], uint64_t a, uint64_t b, int add, NAME) {                  \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                     \
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" STRATA_R32                       \
-                 "}, %32, %33, p, 1, 1, %35, 1;\n}"                                                                \
-                 : STRATA_F32(c, 0)                                                                                \
-                 : "l"(a), "l"(b), "r"(add), "n"(kColumns ? 1 : 0));                                               \
+#define STRATA_WGMMA_SS_COLUMNS(TYPE, NAME)                                                                            \
+  template <bool kColumns>                                                                                             \
+  __device__ inline void wgmma_ss_columns(float(&c)[32], uint64_t a, uint64_t b, int add, NAME) {                      \
+    asm volatile(                                                                                                      \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                                   \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" STRATA_R32 "}, %32, %33, p, 1, 1, %35, 1;\n}" \
+        : STRATA_F32(c, 0)                                                                                             \
+        : "l"(a), "l"(b), "r"(add), "n"(kColumns ? 1 : 0));                                                            \
   }
 STRATA_WGMMA_SS_COLUMNS("bf16", __nv_bfloat16)
 STRATA_WGMMA_SS_COLUMNS("f16", __half)
@@ -117,27 +118,30 @@ STRATA_WGMMA_SS_COLUMNS("f16", __half)
       "=f"(c[i + 7])
 #define STRATA_O24(c) STRATA_O8(c, 0), STRATA_O8(c, 8), STRATA_O8(c, 16)
 #define STRATA_O32(c) STRATA_O24(c), STRATA_O8(c, 24)
-#define STRATA_WGMMA_FIRST(N, COUNT, A0, A1, A2, A3, A4, TYPE, NAME)                                         \
-  __device__ inline void wgmma_ss_first(float(&c)[COUNT], uint64_t a, uint64_t b, NAME) {                    \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                 \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" STRATA_R##COUNT        \
-                 "}, %" #A0 ", %" #A1 ", p, 1, 1, 0, 0;\n}"                                                  \
-                 : STRATA_O##COUNT(c)                                                                        \
-                 : "l"(a), "l"(b));                                                                          \
-  }                                                                                                          \
-  __device__ inline void wgmma_rs_rows_first(float(&c)[COUNT], const uint32_t(&a)[4], uint64_t b, NAME) {    \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                 \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" STRATA_R##COUNT        \
-                 "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #A4 ", p, 1, 1, 0;\n}"                     \
-                 : STRATA_O##COUNT(c)                                                                        \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                      \
-  }                                                                                                          \
-  __device__ inline void wgmma_ss_columns_first(float(&c)[COUNT], uint64_t a, uint64_t b, NAME) {            \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                 \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" STRATA_R##COUNT        \
-                 "}, %" #A0 ", %" #A1 ", p, 1, 1, 1, 1;\n}"                                                  \
-                 : STRATA_O##COUNT(c)                                                                        \
-                 : "l"(a), "l"(b));                                                                          \
+#define STRATA_WGMMA_FIRST(N, COUNT, A0, A1, A2, A3, A4, TYPE, NAME)                                               \
+  __device__ inline void wgmma_ss_first(float(&c)[COUNT], uint64_t a, uint64_t b, NAME) {                          \
+    asm volatile(                                                                                                  \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                                 \
+        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" STRATA_R##COUNT "}, %" #A0 ", %" #A1  \
+                                                                                             ", p, 1, 1, 0, 0;\n}" \
+        : STRATA_O##COUNT(c)                                                                                       \
+        : "l"(a), "l"(b));                                                                                         \
+  }                                                                                                                \
+  __device__ inline void wgmma_rs_rows_first(float(&c)[COUNT], const uint32_t(&a)[4], uint64_t b, NAME) {          \
+    asm volatile(                                                                                                  \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                                 \
+        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" STRATA_R##COUNT                       \
+        "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #A4 ", p, 1, 1, 0;\n}"                                    \
+        : STRATA_O##COUNT(c)                                                                                       \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                     \
+  }                                                                                                                \
+  __device__ inline void wgmma_ss_columns_first(float(&c)[COUNT], uint64_t a, uint64_t b, NAME) {                  \
+    asm volatile(                                                                                                  \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                                 \
+        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" STRATA_R##COUNT "}, %" #A0 ", %" #A1  \
+                                                                                             ", p, 1, 1, 1, 1;\n}" \
+        : STRATA_O##COUNT(c)                                                                                       \
+        : "l"(a), "l"(b));                                                                                         \
   }
 STRATA_WGMMA_FIRST(48, 24, 24, 25, 26, 27, 28, "bf16", __nv_bfloat16)
 STRATA_WGMMA_FIRST(48, 24, 24, 25, 26, 27, 28, "f16", __half)

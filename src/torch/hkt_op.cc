@@ -30,10 +30,10 @@ using strata::has_open_sizes;
   lengths, bias, key_lengths, cu_seqlens, key_cu_seqlens, slopes, dropout_state, causal, scale, max_seqlen, \
       key_max_seqlen, window_left, window_right, dropout
 // With the scale of the scores, which meta kernels do not need: to look at a size that is open would close it.
-#define STRATA_HKT_INPUTS(scale_used)                                                                              \
-  {                                                                                                                \
-    q, k, v, weights, lengths, bias, causal, scale_used, key_lengths, cu_seqlens, key_cu_seqlens, max_seqlen,      \
-        key_max_seqlen, window_left, window_right, slopes, dropout, dropout_state                                  \
+#define STRATA_HKT_INPUTS(scale_used)                                                                         \
+  {                                                                                                           \
+    q, k, v, weights, lengths, bias, causal, scale_used, key_lengths, cu_seqlens, key_cu_seqlens, max_seqlen, \
+        key_max_seqlen, window_left, window_right, slopes, dropout, dropout_state                             \
   }
 
 // Sizes of a bias with its missing leading axes filled in: (B or 1, H or 1, T or 1, Tk or 1).
@@ -61,7 +61,9 @@ struct HktTensors {
 
   explicit HktTensors(const HktInputs& in)
       : queries(in, PackedSequences(in.cu_seqlens, in.levels(), in.max_seqlen), false),
-        keys(in, in.key_cu_seqlens.has_value() ? PackedSequences(in.key_cu_seqlens, in.levels(), in.key_max_seqlen) : queries,
+        keys(in,
+             in.key_cu_seqlens.has_value() ? PackedSequences(in.key_cu_seqlens, in.levels(), in.key_max_seqlen)
+                                           : queries,
              true),
         weights(in.weights.contiguous()),
         slopes(in.slopes.has_value() ? in.slopes->contiguous() : Tensor()),

@@ -105,10 +105,10 @@ TEST_P(HktCuda, SameBitsFromRunToRun) {
     HktData<BFloat16> one(GetParam()), two(GetParam());
     run_on_gpu(one);
     run_on_gpu(two);
-    each_result(one, two, GetParam().bias == BiasKind::kFull,
-                [&](const std::string& name, const auto& a, const auto& b) {
-                  EXPECT_EQ(std::memcmp(a.raw().data(), b.raw().data(), a.raw().size() * sizeof(a.raw()[0])), 0) << name;
-                });
+    each_result(
+        one, two, GetParam().bias == BiasKind::kFull, [&](const std::string& name, const auto& a, const auto& b) {
+          EXPECT_EQ(std::memcmp(a.raw().data(), b.raw().data(), a.raw().size() * sizeof(a.raw()[0])), 0) << name;
+        });
   }
 }
 
