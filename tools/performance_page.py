@@ -77,9 +77,8 @@ def arguments_table(figures):
     """What each argument costs, over the same attention without it."""
     cpu = json.loads(RAW_CPU.read_text())
     lines = ["| argument | CPU: forward | both | H200: forward | both |", "|---|---|---|---|---|"]
-    names = [name for name in cpu if name.startswith("arguments_cpu_") and "_fwd_" in name]
-    for name in names:
-        form, argument = re.fullmatch(r"arguments_cpu_(hkt|stream)_fwd_(.*)_over_none", name).groups()
+    found = [re.fullmatch(r"arguments_cpu_(hkt|stream)_fwd_(.*)_over_none", name) for name in cpu]
+    for form, argument in (match.groups() for match in found if match):
         cells = [
             f"{raw[f'arguments_{device}_{form}_{kind}_{argument}_over_none']:.2f}"
             for device, raw in (("cpu", cpu), ("cuda", figures.raw))
