@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from strata._values import described, may_be_read, padding_mask, require
+from strata._values import Integers, described, may_be_read, padding_mask, require
 
 
 def without_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -27,6 +27,12 @@ def lengths_of_mask(mask: Tensor, x: Tensor) -> Tensor:
             "tokens to the left, or hide single keys by attn_mask",
         )
     return lengths
+
+
+def lengths_or_mask(lengths: Integers | None, mask: Tensor | None, x: Tensor) -> Integers | None:
+    """Real tokens, by their number or by a mask of the padding."""
+    require(lengths is None or mask is None, "lengths: expected none with key_padding_mask, which says the same")
+    return lengths if mask is None else lengths_of_mask(mask, x)
 
 
 def as_bias(attn_mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -8,9 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from strata._values import Integers, check_lengths, compute_type, lengths_tensor, padding_mask, require, sequence_ends
 from strata._decoding import host_lengths
-from strata._masks import places_in_sequences
+from strata._masks import lengths_or_mask, places_in_sequences
+from strata._values import (
+    Integers,
+    check_lengths,
+    compute_type,
+    given_once,
+    lengths_tensor,
+    padding_mask,
+    require,
+    sequence_ends,
+)
 from strata.hsa_cache import HsaStreamCache
 from strata.hsa_ops import hsa_attention, hsa_stream_attention
 from strata.ops import sinusoidal_positions
@@ -78,8 +87,8 @@ class HsaAttention(nn.Module):
 
     def __init__(
         self,
-        model_size: int,
-        heads: int,
+        model_size: int | None = None,
+        heads: int | None = None,
         *,
         key_heads: int | None = None,
         streaming: bool = False,
@@ -97,8 +106,16 @@ class HsaAttention(nn.Module):
         rotary_interleaved: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        embed_dim: int | None = None,
+        num_heads: int | None = None,
+        dropout: float | None = None,
+        bias: bool | None = None,
     ) -> None:
         super().__init__()
+        model_size = given_once("model_size", model_size, "embed_dim", embed_dim)
+        heads = given_once("heads", heads, "num_heads", num_heads)
+        attention_dropout = attention_dropout if dropout is None else dropout
+        projection_bias = projection_bias if bias is None else bias
         key_heads = heads if key_heads is None else key_heads
         require(
             key_heads >= 1 and heads % key_heads == 0,
@@ -190,6 +207,7 @@ class HsaAttention(nn.Module):
         weights: Tensor | None = None,
         lengths: Integers | None = None,
         *,
+        key_padding_mask: Tensor | None = None,
         cu_seqlens: Integers | None = None,
         max_seqlen: int = 0,
     ) -> Tensor:
@@ -200,12 +218,15 @@ class HsaAttention(nn.Module):
         weights  (B, T), 0 or more: how much each token counts; 0 is padding
         lengths  (B) real tokens of each sequence, as a list, numpy array or tensor; the rest is padding on the right. What
                  it holds has no effect; its rows are zero before the output projection. Not for packed sequences
+        key_padding_mask
+                 (B, T), True at padding on the right, as in nn.MultiheadAttention; says what lengths says
         cu_seqlens, max_seqlen
                  packed sequences of the streaming form, as in hkt_attention: x is (1, rows of all, model)
         """
         if x.dim() != 3 or x.shape[2] != self.model_size:
             raise ValueError(f"x: expected shape (batch, tokens, {self.model_size}), got {tuple(x.shape)}")
         form = "streaming" if self.streaming else "tree"
+        lengths = lengths_or_mask(lengths, key_padding_mask, x)
         ends = sequence_ends("cu_seqlens", cu_seqlens, x)
         require(
             ends is None or (self.streaming and lengths is None),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from strata._masks import lengths_or_mask
 from strata._values import Integers, compute_type, require, sequence_ends
 from strata.hkt import HktAttention
 from strata.hsa import MAX_BRANCHING, hide_padding
@@ -87,6 +88,7 @@ class StrataAttention(HktAttention):
         weights: Tensor | None = None,
         lengths: Integers | None = None,
         *,
+        key_padding_mask: Tensor | None = None,
         cu_seqlens: Integers | None = None,
         max_seqlen: int = 0,
     ) -> Tensor:
@@ -97,11 +99,14 @@ class StrataAttention(HktAttention):
         weights  (B, T), 0 or more: how much each token counts; 0 is padding
         lengths  (B) real tokens of each sequence, as a list, numpy array or tensor; the rest is padding on the right. Its
                  rows are zero before the output projection. Not for packed sequences
+        key_padding_mask
+                 (B, T), True at padding on the right, as in nn.MultiheadAttention; says what lengths says
         cu_seqlens, max_seqlen
                  packed sequences of the forms without a tree, as in hkt_attention: x is (1, rows of all, model)
         """
         if x.dim() != 3 or x.shape[2] != self.model_size:
             raise ValueError(f"x: expected shape (batch, tokens, {self.model_size}), got {tuple(x.shape)}")
+        lengths = lengths_or_mask(lengths, key_padding_mask, x)
         ends = sequence_ends("cu_seqlens", cu_seqlens, x)
         require(
             ends is None or (self.form != "tree" and lengths is None),

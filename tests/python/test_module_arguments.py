@@ -126,6 +126,18 @@ def test_masks_are_those_of_multihead_attention():
     assert torch.allclose(ours(x, is_causal=True), causal)
 
 
+@pytest.mark.parametrize("kind", [strata.HsaAttention, strata.StrataAttention])
+def test_names_of_multihead_attention_on_trees(kind):
+    torch.manual_seed(7)
+    module = kind(embed_dim=16, num_heads=4, bias=True, dropout=0.0, branching=4, dtype=F64)
+    assert module.heads == 4 and module.query.bias is not None
+    x = torch.randn(2, 12, 16, dtype=F64)
+    padding = torch.arange(12) >= torch.tensor([12, 5])[:, None]
+    assert torch.equal(module(x, key_padding_mask=padding), module(x, lengths=[12, 5]))
+    with pytest.raises(ValueError, match="lengths: expected none with key_padding_mask"):
+        module(x, lengths=[12, 5], key_padding_mask=padding)
+
+
 def test_windows_and_alibi_of_the_module():
     torch.manual_seed(3)
     x = torch.randn(1, 30, 16, dtype=F64)
