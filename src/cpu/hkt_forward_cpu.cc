@@ -112,8 +112,9 @@ bool forward(const HktProblem& p, const HktOutputs& outputs, int threads) {
   const int64_t tiles = tile_count(queries, kTile);
   parallel_items(p.heads * tiles, threads, [&](int64_t item, int thread) {
     // The longest causal rows come first, so that the last items are short and threads finish together.
-    const HktTile at = locate_tile(queries, tiles - 1 - item / p.heads, kTile);
-    forward_item<S>(p, outputs, at.sequence, item % p.heads, at.tile * kTile, workspace.slice(thread));
+    // All tiles of a head come one after the other, so that its keys stay in the caches.
+    const HktTile at = locate_tile(queries, tiles - 1 - item % tiles, kTile);
+    forward_item<S>(p, outputs, at.sequence, item / tiles, at.tile * kTile, workspace.slice(thread));
   });
   return true;
 }
