@@ -119,35 +119,34 @@ std::vector<Case> stream_cases(const Inputs& in) {
   };
 }
 
-// seconds(work): of one call, a median.
-template <class Seconds>
-void add_cases(const std::string& prefix, const std::vector<Case>& cases, const Seconds& seconds,
+// Seconds of each contender, by name.
+using Timer = std::function<std::map<std::string, double>(const Contenders&)>;
+
+void add_cases(const std::string& prefix, const std::vector<Case>& cases, const Timer& time,
                std::vector<Figure>& figures) {
-  double none[2] = {};
+  Contenders contenders;
   for (const Case& one : cases) {
-    auto output = [&] { return one.run(one.inputs); };
-    const Tensor dout = torch::randn_like(output()).detach();
-    const double times[2] = {seconds([&] {
-                               torch::NoGradGuard no_grad;
-                               output();
-                             }),
-                             seconds([&] { torch::autograd::grad({output()}, one.inputs.all(), {dout}); })};
-    std::printf("%-14s %10.3f %10.3f\n", one.name.c_str(), 1e3 * times[0], 1e3 * times[1]);
-    for (int backward = 0; backward < 2; ++backward) {
-      if (one.name == "none") {
-        none[backward] = times[backward];
-      } else {
-        figures.push_back(
-            {prefix + (backward ? "fwdbwd_" : "fwd_") + one.name + "_over_none", times[backward] / none[backward], ""});
-      }
-    }
+    const Tensor dout = torch::randn_like(one.run(one.inputs)).detach();
+    contenders.emplace_back("fwd_" + one.name, [&one] {
+      torch::NoGradGuard no_grad;
+      one.run(one.inputs);
+    });
+    contenders.emplace_back("fwdbwd_" + one.name,
+                            [&one, dout] { torch::autograd::grad({one.run(one.inputs)}, one.inputs.all(), {dout}); });
+  }
+  std::map<std::string, double> seconds = time(contenders);
+  for (const Case& one : cases) {
+    std::printf("%-14s %10.3f %10.3f\n", one.name.c_str(), 1e3 * seconds["fwd_" + one.name],
+                1e3 * seconds["fwdbwd_" + one.name]);
+    if (one.name == "none") continue;
+    for (const std::string kind : {"fwd_", "fwdbwd_"})
+      figures.push_back(
+          {prefix + kind + one.name + "_over_none", seconds[kind + one.name] / seconds[kind + "none"], ""});
   }
   std::printf("\n");
 }
 
-template <class Seconds>
-std::vector<Figure> figures_of(const std::string& device, const Inputs& hkt, const Inputs& stream,
-                               const Seconds& seconds) {
+std::vector<Figure> figures_of(const std::string& device, const Inputs& hkt, const Inputs& stream, const Timer& time) {
   std::vector<Figure> figures;
   auto head = [&](const char* what, const Inputs& in) {
     std::printf("%s, causal, %ld x %ld heads of 64 x %ld tokens, %ld levels; milliseconds\n", what,
@@ -156,9 +155,9 @@ std::vector<Figure> figures_of(const std::string& device, const Inputs& hkt, con
     std::printf("%-14s %10s %10s\n", "argument", "forward", "both");
   };
   head("HKT", hkt);
-  add_cases("arguments_" + device + "_hkt_", hkt_cases(hkt), seconds, figures);
+  add_cases("arguments_" + device + "_hkt_", hkt_cases(hkt), time, figures);
   head("Streaming, near 2", stream);
-  add_cases("arguments_" + device + "_stream_", stream_cases(stream), seconds, figures);
+  add_cases("arguments_" + device + "_stream_", stream_cases(stream), time, figures);
   return figures;
 }
 
@@ -166,15 +165,20 @@ std::vector<Figure> figures_of(const std::string& device, const Inputs& hkt, con
 
 std::vector<Figure> argument_figures(const Arguments& arguments) {
   const torch::TensorOptions type(torch::kFloat);
-  auto seconds = [&](const std::function<void()>& work) { return race({{"work", work}}, arguments.rounds)["work"]; };
-  return figures_of("cpu", Inputs(2, 8, 8, 1024, 3, type), Inputs(2, 8, 8, 4096, 1, type), seconds);
+  return figures_of("cpu", Inputs(2, 8, 8, 1024, 3, type), Inputs(2, 8, 8, 4096, 1, type),
+                    [&](const Contenders& contenders) { return race(contenders, arguments.rounds); });
 }
 
 #ifdef STRATA_CUDA
 std::vector<Figure> argument_cuda_figures(const Arguments& arguments) {
   const torch::TensorOptions type = torch::TensorOptions(torch::kBFloat16).device(torch::kCUDA);
-  auto seconds = [&](const std::function<void()>& work) { return 1e-3 * milliseconds(work, arguments.rounds); };
-  return figures_of("cuda", Inputs(4, 32, 32, 4096, 3, type), Inputs(4, 32, 32, 16384, 1, type), seconds);
+  return figures_of("cuda", Inputs(4, 32, 32, 4096, 3, type), Inputs(4, 32, 32, 16384, 1, type),
+                    [&](const Contenders& contenders) {
+                      std::map<std::string, double> seconds;
+                      for (const auto& [name, work] : contenders)
+                        seconds[name] = 1e-3 * milliseconds(work, arguments.rounds);
+                      return seconds;
+                    });
 }
 #endif
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "bench/hkt_bf16_bench.h"
 #include "bench/measure.h"
 #include "bench/report.h"
 #include "strata/cpu.h"
@@ -122,7 +123,7 @@ std::vector<Figure> measure(int threads, int rounds) {
       {"hkt_cpu_composed_over_fused_fwdbwd_t2048", fast["composed_both"] / fast["l3_both"], ">= 7"},
       {"hkt_cpu_concat_over_fused_fwd_t2048", fast["concat"] / fast["l3"], ">= 2"},
       {"hkt_cpu_l1_fwd_fraction_of_sgemm_t2048", flops / fast["l1"] / sgemm_rate,
-       current_isa() == Isa::kAvx512 ? ">= 0.75" : ">= 0.6", work("l1", 1, false, false)},
+       current_isa() >= Isa::kAvx512 ? ">= 0.75" : ">= 0.6", work("l1", 1, false, false)},
       {"hkt_cpu_fwdbwd_over_fwd_t2048", fast["l3_both"] / fast["l3"], "<= 3.7"},
       {"hkt_cpu_extra_bytes_per_token_t16384", extra_bytes_per_token(16384, threads), "<= 4096"},
   };
@@ -134,7 +135,9 @@ std::vector<Figure> hkt_figures(const Arguments& arguments) {
   std::printf("HKT on the CPU: float32, 1 x %ld heads x %ld tokens x %ld, %d threads, %s, median of %d rounds\n",
               static_cast<long>(kHeads), static_cast<long>(kTokens), static_cast<long>(kHeadSize), arguments.threads,
               isa_name(current_isa()), arguments.rounds);
-  return measure(arguments.threads, arguments.rounds);
+  std::vector<Figure> figures = measure(arguments.threads, arguments.rounds);
+  for (Figure& figure : hkt_bf16_figures(arguments)) figures.push_back(std::move(figure));
+  return figures;
 }
 
 }  // namespace strata::bench

@@ -41,15 +41,17 @@ inline std::map<std::string, double> race(const Contenders& contenders, int roun
 
 // Random inputs of the operator; they ask for gradients.
 struct Attention {
-  Attention(int64_t heads, int64_t tokens, int64_t levels, int64_t head_size, bool causal_ = false) {
+  Attention(int64_t heads, int64_t tokens, int64_t levels, int64_t head_size, bool causal_ = false,
+            torch::ScalarType type = torch::kFloat32) {
+    auto random = [&](int64_t rows) { return torch::randn({1, heads, rows, head_size}).to(type); };
     for (int64_t l = 0; l < levels; ++l) {
       const int64_t rows = (tokens + (int64_t{1} << l) - 1) >> l;
-      q.push_back(torch::randn({1, heads, rows, head_size}).set_requires_grad(true));
-      k.push_back(torch::randn({1, heads, rows, head_size}).set_requires_grad(true));
+      q.push_back(random(rows).set_requires_grad(true));
+      k.push_back(random(rows).set_requires_grad(true));
     }
-    v = torch::randn({1, heads, tokens, head_size}).set_requires_grad(true);
+    v = random(tokens).set_requires_grad(true);
     weights = torch::full({heads, levels}, 1.0 / static_cast<double>(levels)).set_requires_grad(true);
-    dout = torch::randn({1, heads, tokens, head_size});
+    dout = random(tokens);
     options.causal = causal_;
   }
 

@@ -29,12 +29,15 @@ std::vector<Figure> hsa_figures(const Arguments& arguments);
 std::vector<Figure> strata_figures(const Arguments& arguments);
 std::vector<Figure> argument_figures(const Arguments& arguments);
 std::vector<Figure> train_figures(const Arguments& arguments);
+std::vector<Figure> distributed_figures(const Arguments& arguments);
+void measure_in_process(const Arguments& arguments);             // the part of each of its processes (train/launch.h)
 std::vector<Figure> inject_figures(const Arguments& arguments);  // only in builds with ICU
 // On a GPU; only in builds with CUDA.
 std::vector<Figure> hkt_cuda_figures(const Arguments& arguments);
 std::vector<Figure> hsa_cuda_figures(const Arguments& arguments);
 std::vector<Figure> strata_cuda_figures(const Arguments& arguments);
 std::vector<Figure> argument_cuda_figures(const Arguments& arguments);
+std::vector<Figure> decode_cuda_figures(const Arguments& arguments);
 std::vector<Figure> train_cuda_figures(const Arguments& arguments);
 
 // Prints the table, with the floor of each kernel and the share of it that is reached, and adds to the JSON file;

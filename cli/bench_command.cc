@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "model/system.h"
 #include "report/report.h"
+#include "train/launch.h"
 #include "train/record.h"
 #include "util/common_options.h"
 #include "util/error.h"
@@ -29,12 +30,16 @@ const std::vector<Bench> kBenches = {
     {"hsa", bench::hsa_figures, bench::hsa_cuda_figures},
     {"strata", bench::strata_figures, bench::strata_cuda_figures},
     {"arguments", bench::argument_figures, bench::argument_cuda_figures},
+    {"decode", nullptr, bench::decode_cuda_figures},
     {"train", bench::train_figures, bench::train_cuda_figures},
 #else
-    {"hkt", bench::hkt_figures, nullptr},       {"hsa", bench::hsa_figures, nullptr},
-    {"strata", bench::strata_figures, nullptr}, {"arguments", bench::argument_figures, nullptr},
+    {"hkt", bench::hkt_figures, nullptr},
+    {"hsa", bench::hsa_figures, nullptr},
+    {"strata", bench::strata_figures, nullptr},
+    {"arguments", bench::argument_figures, nullptr},
     {"train", bench::train_figures, nullptr},
 #endif
+    {"distributed", bench::distributed_figures, nullptr},
 #ifdef STRATA_HUB
     {"inject", bench::inject_figures, nullptr},
 #endif
@@ -103,6 +108,7 @@ void run_bench(BenchState& state) {
   const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
   state.arguments.threads = static_cast<int>(state.threads > 0 ? state.threads : cores);
   state.arguments.rounds = static_cast<int>(state.rounds);
+  if (is_launched()) return bench::measure_in_process(state.arguments);
   set_threads(state.arguments.threads);
   const bool cuda = state.arguments.device == "cuda";
   print_machine(state);
@@ -112,7 +118,8 @@ void run_bench(BenchState& state) {
     const bool named = std::find(state.which.begin(), state.which.end(), one.name) != state.which.end();
     if (!named && !state.which.empty()) continue;
     const auto figures = cuda ? one.cuda : one.cpu;
-    if (figures == nullptr && named) throw usage_error("--device: there is no benchmark {} for a GPU", one.name);
+    if (figures == nullptr && named)
+      throw usage_error("--device: there is no benchmark {} for {}", one.name, cuda ? "a GPU" : "the CPU");
     if (figures != nullptr) bench::report(figures(state.arguments), ceilings, state.arguments);
   }
   if (const auto figures = bench::build_figures(state.arguments); !figures.empty())
@@ -129,7 +136,9 @@ void run_bench(BenchState& state) {
 void add_bench_command(CLI::App& app) {
   auto state = std::make_shared<BenchState>();
   CLI::App* command = app.add_subcommand("bench", "Measure the kernels and training steps next to those of PyTorch");
-  command->add_option("which", state->which, "hkt, hsa, strata, arguments, train, inject; all if none is named")
+  command
+      ->add_option("which", state->which,
+                   "hkt, hsa, strata, arguments, decode, train, distributed, inject; all if none is named")
       ->check(CLI::IsMember(names()))
       ->type_name("NAME");
   OptionTable& table = state->table;

@@ -45,13 +45,21 @@ void settle(const std::string& command, char** argv) {
   std::vector<strata::HostSetting> more;
   if (computing.count(command) > 0 && std::getenv("OMP_WAIT_POLICY") == nullptr)
     more.push_back({"GOMP_SPINCOUNT", "10000", ""});
+  // One of several processes: c10d's log repeats, in many lines, what the message of the error says.
+  const std::vector<const char*> ranks = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
+  if (command == "train" && std::any_of(ranks.begin(), ranks.end(), std::getenv)) {
+    more.push_back({"GLOG_minloglevel", "3", ""});
+    more.push_back({"TORCH_CPP_LOG_LEVEL", "FATAL", ""});
+  }
   if (computing.count(command) + other.count(command) > 0) strata::settle_host(argv, more);
 }
 
 // The message comes after what was printed before, so that it is the last line of a log.
 int fail(strata::ExitCode code, const std::string& message) {
   std::fflush(stdout);
-  if (code != strata::ExitCode::kClosedPipe) std::cerr << "strata: " << strata::shown_message(message) << "\n";
+  // Of several processes, one tells what happened to all.
+  if (code != strata::ExitCode::kClosedPipe && !message.empty())
+    std::cerr << "strata: " << strata::shown_message(message) << "\n";
   return static_cast<int>(code);
 }
 

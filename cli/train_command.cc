@@ -1,12 +1,15 @@
 #include <fmt/format.h>
 
 #include <numbers>
+#include <optional>
 
 #include "bind.h"
 #include "commands.h"
 #include "data/task.h"
 #include "inspect/track_scores.h"
 #include "report/report.h"
+#include "train/launch.h"
+#include "train/placement.h"
 #include "train/trainer.h"
 #include "util/common_options.h"
 #include "util/error.h"
@@ -22,6 +25,8 @@ struct TrainState {
   std::string folder, resume;
   CLI::Option* resume_flag = nullptr;
   bool quiet = false, json = false, allow_changed_data = false;
+  int64_t processes = 0;
+  TrainCall call;  // its options of several processes
 };
 
 void print_result(const Json& result) {
@@ -60,11 +65,19 @@ void run_train(TrainState& state) {
         fmt::format("runs/{}-{}-seed{}", state.run.data.task, state.run.model.attention, state.run.train.seed);
   }
   watch_for_interrupts();
-  const Json result = train(state.run, {state.folder},
-                            {.resume = resuming,
-                             .allow_changed_data = state.allow_changed_data,
-                             .quiet = state.quiet,
-                             .tracker = track_scores});
+  const std::optional<Placement> place = find_placement();
+  if (state.processes > 0 && !is_launched()) {
+    if (place.has_value())
+      throw usage_error("--processes: torchrun, mpirun or srun has already started {} processes; remove it",
+                        place->size);
+    return launch_processes(state.processes);
+  }
+  state.call.resume = resuming;
+  state.call.allow_changed_data = state.allow_changed_data;
+  state.call.quiet = state.quiet;
+  state.call.tracker = track_scores;
+  const Json result = train(state.run, {state.folder}, state.call);
+  if (place.has_value() && !place->is_writer()) return;
   if (state.json) {
     fmt::print("{}\n", result.dump());
   } else {
@@ -83,6 +96,19 @@ void add_train_command(CLI::App& app) {
   OptionTable& table = state->table;
   declare(table, state->run);
   declare_changed_data(table, state->allow_changed_data);
+  table.begin_group("Several processes");
+  table.add("processes", &state->processes,
+            {.help = "Train by this many processes of this machine, each with a part of every batch",
+             .min = 0,
+             .max = 4096,
+             .recorded = false});
+  table.add("timeout", &state->call.timeout,
+            {.help = "Seconds after which a process that does not answer ends the run",
+             .min = 1,
+             .max = 1e6,
+             .recorded = false});
+  table.add("shard_optimizer", &state->call.shard_optimizer,
+            {.help = "Every process keeps a part of AdamW's moments only", .recorded = false});
   table.begin_group("Output");
   table.add(
       "folder", &state->folder,

@@ -5,7 +5,7 @@ set -euo pipefail
 
 packages=(
   build-essential cmake ninja-build ccache git
-  libtorch-dev libopenblas0-openmp
+  libtorch-dev libgloo-dev libopenblas0-openmp
   nlohmann-json3-dev libcli11-dev libfmt-dev libtomlplusplus-dev libboost-math-dev libeigen3-dev
   libjs-chart.js
   libicu-dev zlib1g-dev libarchive-dev libcurl4-openssl-dev libssl-dev

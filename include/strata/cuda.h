@@ -52,6 +52,12 @@ STRATA_API size_t hkt_backward_workspace(const HktProblem& problem);  // bytes
 STRATA_API Status hkt_backward(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients,
                                void* workspace, Stream stream);
 
+// A decoding step. Lengths are device memory and are not checked; with slots given, no length makes a kernel read
+// outside of the cache. `workspace` is device memory, and may be null where it has no bytes.
+STRATA_API size_t hkt_decode_workspace(const HktDecode& decode);  // bytes
+STRATA_API Status hkt_decode(const HktDecode& decode, void* workspace, Stream stream);
+STRATA_API Status hkt_append(const HktAppend& append, Stream stream);
+
 // The order in which the trees of a batch are processed: made once, on the host, for all layers, forward and backward.
 // The caller copies `numbers` to the device and passes both to the calls below.
 struct HsaPlan {
@@ -69,6 +75,7 @@ struct HsaPlan {
   // Where in `numbers` each table starts.
   int64_t child_begin = 0, children = 0, sequence = 0, kind = 0, batch_of = 0, first_row = 0, leaf_begin = 0, roots = 0;
   int64_t first_tile = 0, tile_family = 0, tile_child = 0;  // of each family; of each tile
+  int64_t star_tokens = 0;  // of every tree, where each is one family of as many tokens; 0: other trees
 };
 STRATA_API Status hsa_plan(const HsaProblem& problem, HsaPlan* plan);
 
@@ -98,5 +105,32 @@ STRATA_API Status causal_filter_forward(const CausalFilter& filter, void* y, Str
 STRATA_API size_t causal_filter_backward_workspace(const CausalFilter& filter);  // bytes
 STRATA_API Status causal_filter_backward(const CausalFilter& filter, const CausalFilterGradients& gradients,
                                          void* workspace, Stream stream);
+STRATA_API Status pyramid_forward(const Pyramid& pyramid, const PyramidStates& states, Stream stream);
+STRATA_API size_t pyramid_backward_workspace(const Pyramid& pyramid);  // bytes
+STRATA_API Status pyramid_backward(const Pyramid& pyramid, const PyramidStates& states,
+                                   const PyramidGradients& gradients, void* workspace, Stream stream);
+STRATA_API Status pyramid_step(const PyramidStep& step, Stream stream);
+
+// A kernel that does nothing: what a launch costs, for comparisons.
+STRATA_API Status launch_nothing(Stream stream);
+
+// Layer norm in float32, of the models around the attention: y = (x - mean) rstd weight + bias over the channels of a
+// row. Many rows of few channels are what torch's own backward is slow at (docs/PERFORMANCE.md).
+inline constexpr int kMaxLayerNormChannels = 512;
+struct LayerNorm {
+  int64_t rows = 0;
+  int channels = 0;
+  float epsilon = 1e-5f;
+  const float *x = nullptr, *weight = nullptr, *bias = nullptr;  // (rows, channels), (channels), (channels)
+  float *mean = nullptr, *rstd = nullptr;                        // (rows); written forward, read backward
+};
+struct LayerNormGradients {
+  const float* dy = nullptr;
+  float *dx = nullptr, *dweight = nullptr, *dbias = nullptr;  // overwritten
+};
+STRATA_API Status layer_norm_forward(const LayerNorm& norm, float* y, Stream stream);
+STRATA_API size_t layer_norm_backward_workspace(const LayerNorm& norm);  // bytes
+STRATA_API Status layer_norm_backward(const LayerNorm& norm, const LayerNormGradients& gradients, void* workspace,
+                                      Stream stream);
 
 }  // namespace strata::cuda

@@ -77,7 +77,8 @@ struct HktGradients {
   View dbias;  // null data: not computed. A batch or head stride of 0 sums over that axis, in a fixed order.
 };
 
-// One new token per sequence against cached keys: q[l] is the current query of level l, one row per head.
+// One new token per sequence against cached keys: the token at lengths - 1 attends to those before it and to itself.
+// Rows may lie in rings: row r of an array has slot r mod its number of slots.
 struct HktDecode {
   DType dtype = DType::kFloat32;
   int64_t batch = 0;
@@ -87,21 +88,52 @@ struct HktDecode {
   int head_size = 0;
   int value_size = 0;
 
-  ConstView q[kMaxLevels];           // (batch, heads, 1, head_size)
-  ConstView k[kMaxLevels];           // (batch, key_heads, at least ceil(length / 2^l), head_size)
-  ConstView v;                       // (batch, key_heads, at least length, value_size)
-  const void* weights = nullptr;     // (heads, levels), dense, compute type
-  const int64_t* lengths = nullptr;  // (batch): tokens to attend to, the new one included; required
+  ConstView q[kMaxLevels];               // (batch, heads, query_slots, head_size): row (lengths - 1) >> l is read
+  ConstView k[kMaxLevels];               // (batch, key_heads, key_slots, head_size)
+  ConstView v;                           // (batch, key_heads, value_slots, value_size)
+  int64_t query_slots[kMaxLevels] = {};  // 0: one
+  int64_t key_slots[kMaxLevels] = {};    // at least the rows of visible tokens; 0: enough for lengths, unknown here
+  int64_t value_slots = 0;               // the same of v
+  int64_t window = -1;                   // how many tokens before the new one are visible; negative: all
+  const void* weights = nullptr;         // (heads, levels), dense, compute type
+  const int64_t* lengths = nullptr;      // (batch): tokens to attend to, the new one included; required
   double scale = 1.0;
   int threads = 0;
 
   View out;  // (batch, heads, 1, value_size)
 };
 
+// The rows that a new token adds to such a cache: row lengths >> l of level l, where lengths is a multiple of 2^l, and
+// row `lengths` of the values.
+struct HktAppend {
+  DType dtype = DType::kFloat32;
+  int64_t batch = 0;
+  int64_t heads = 0;
+  int64_t key_heads = 0;
+  int levels = 1;
+  int head_size = 0;
+  int value_size = 0;
+
+  ConstView q[kMaxLevels];   // (batch, heads, 1, head_size); not read where no row of the level begins
+  ConstView k[kMaxLevels];   // (batch, key_heads, 1, head_size); likewise
+  ConstView v;               // (batch, key_heads, 1, value_size); null data: the cache has no values
+  View queries[kMaxLevels];  // as in HktDecode, all with their slots
+  View keys[kMaxLevels];
+  View values;
+  int64_t query_slots[kMaxLevels] = {}, key_slots[kMaxLevels] = {};
+  int64_t value_slots = 0;
+  const int64_t* lengths = nullptr;  // (batch): tokens before the new one
+
+  // If given, they receive row lengths >> l of every level, new or not: (batch, heads or key_heads, levels, head_size).
+  void* current_q = nullptr;
+  void* current_k = nullptr;
+};
+
 // The fused kernels: no T x T buffer, every coarse score computed once per tile, the same bits at any thread count.
 STRATA_API Status hkt_forward(const HktProblem& problem, const HktOutputs& outputs);
 STRATA_API Status hkt_backward(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients);
 STRATA_API Status hkt_decode(const HktDecode& decode);
+STRATA_API Status hkt_append(const HktAppend& append);
 
 // The definition: plain loops, kFloat64 only, any size. Slow, for tests and inspection.
 STRATA_API Status hkt_forward_ref(const HktProblem& problem, const HktOutputs& outputs);

@@ -29,8 +29,10 @@ STRATA_API Cpuid host_cpuid();
 struct HostCpu {
   std::string name;
   // The CPU has it and the operating system saves its registers.
-  bool avx = false, avx2 = false, avx512 = false, amx = false;
+  bool avx = false, avx2 = false, avx512 = false, avx512_bf16 = false, amx = false;
+  bool amx_usable = false;  // by our own kernels, which need no tile sizes from CPUID
   std::string amx_problem;  // why AMX cannot be used although the CPU announces it
+  bool intel = false;
 };
 // kernel_allows_amx asks the operating system; it is called only if the CPU has AMX.
 STRATA_API HostCpu host_cpu(const Cpuid& cpuid, const std::function<bool()>& kernel_allows_amx);

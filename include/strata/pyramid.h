@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "strata/export.h"
+#include "strata/hkt.h"
 #include "strata/status.h"
 #include "strata/tensor.h"
 
@@ -35,8 +36,54 @@ struct CausalFilterGradients {
 
 constexpr int64_t filtered_tokens(int64_t tokens, int stride) { return (tokens + stride - 1) / stride; }
 
+// All levels of a pyramid of depthwise filters at once, on a GPU (strata/cuda.h):
+//
+//   state^(0)_t = x_t, or 0 where t >= length;   state^(l) = the filter with stride 2 of state^(l-1), before it is
+//   rounded
+//
+// The gradients of the filters are taken with x and the states as they are stored.
+inline constexpr int kMaxPyramidLevels = 5, kPyramidTaps = 3;
+
+struct Pyramid {
+  DType dtype = DType::kFloat32;        // of x, the filters and their gradients
+  DType state_dtype = DType::kFloat32;  // of the states: dtype, or with kFloat32 a 16-bit type
+  int64_t batch = 0, tokens = 0, channels = 0;
+  int levels = 1;
+  const void* x = nullptr;                     // (batch, tokens, channels), dense
+  const int64_t* lengths = nullptr;            // (batch): tokens from there on count as zero; null: none do
+  const void* weight[kMaxPyramidLevels] = {};  // (kPyramidTaps, channels), of level 1 on
+};
+struct PyramidStates {
+  void* state[kMaxPyramidLevels] = {};  // (batch, hkt_level_tokens(tokens, level), channels), dense
+};
+struct PyramidGradients {
+  PyramidStates dstates;   // read
+  void* dx = nullptr;      // overwritten
+  PyramidStates dweights;  // overwritten, of level 1 on
+};
+
 // The same bits at any number of threads.
 STRATA_API Status causal_filter_forward(const CausalFilter& filter, void* y);
 STRATA_API Status causal_filter_backward(const CausalFilter& filter, const CausalFilterGradients& gradients);
+
+// One new token at the top of a pyramid: the rows that it adds, by depthwise filters. The newest rows of a level lie in
+// a ring of at least `taps` slots, row r in slot r mod slots.
+struct PyramidStep {
+  DType dtype = DType::kFloat32;  // of all arrays
+  int64_t batch = 0;
+  int64_t channels = 0;
+  int taps = 3;
+  int levels = 1;  // 1..kMaxLevels
+
+  const void* x = nullptr;               // (batch, channels): the new token
+  const void* filters[kMaxLevels] = {};  // (taps, channels) each; [0] null: none in front of everything
+  void* inputs = nullptr;                // (batch, input_slots, channels), updated; with filters[0]
+  int64_t input_slots = 0;
+  void* states[kMaxLevels] = {};  // of all levels but the last, (batch, slots, channels), updated
+  int64_t slots[kMaxLevels] = {};
+  const int64_t* lengths = nullptr;  // (batch): tokens before this one
+  void* out = nullptr;               // (batch, levels, channels): row lengths >> l of level l; zeros where none begins
+};
+STRATA_API Status pyramid_step(const PyramidStep& step);
 
 }  // namespace strata

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from strata._values import Integers, check_lengths, described, integer, integers, lengths_tensor, require
-from strata.ops import causal_filter
+from strata.ops import causal_filter, pyramid_step
 
 if TYPE_CHECKING:
     from strata.hkt import HktAttention
@@ -132,6 +132,39 @@ def advance(
     return v
 
 
+def has_same_launches(module: HktAttention, x: Tensor) -> bool:
+    """Whether `newest_rows` serves this module: on CUDA, with depthwise filters."""
+    return x.device.type == "cuda" and not module.dense_filters
+
+
+def newest_rows(
+    module: HktAttention, state: Mapping[str, Tensor], x: Tensor
+) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """What `advance` gives, of all sequences and levels, whether a row begins or not, by launches that do not depend on the
+    lengths: a captured graph serves every token. q and k of every level and v, (B, H, 1, d); those of levels of which no row
+    begins mean nothing."""
+    lengths, levels = state["lengths"], module.levels
+    newest = x.unsqueeze(1)
+    if levels > 1 or module.input_filter:
+        filters = [getattr(module, f"filter_{level}") for level in range(0 if module.input_filter else 1, levels)]
+        rings = [state[f"level_{level}.states"] for level in range(levels - 1)]
+        newest = pyramid_step(x.to(filters[0].dtype), filters, state.get("inputs"), rings, lengths)
+    places = None
+    if module.rotary > 0:
+        level = torch.arange(levels, device=x.device)
+        places = (lengths.unsqueeze(1) >> level) << level
+    if module.per_level_projections:
+        pairs = [
+            module.project_at(newest[:, at : at + 1], at, None if places is None else places[:, at : at + 1])
+            for at in range(levels)
+        ]
+    else:
+        q, k = module.project_at(newest, 0, places)
+        pairs = [(q[:, :, at : at + 1], k[:, :, at : at + 1]) for at in range(levels)]
+    v = module.split_heads(module.value(newest[:, :1]), module.key_heads)
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs], v
+
+
 # ------------------------------------------------------------------------------------------------- caches
 
 
@@ -228,8 +261,15 @@ class DecodingCache:
         return False
 
     def _count_one(self) -> None:
-        """After a step."""
-        self._counts = [count + 1 for count in self._counts]
+        """After a step. One that is being captured into a CUDA graph is not done yet."""
+        if not (self.lengths.is_cuda and torch.cuda.is_current_stream_capturing()):
+            self.count_replays(1)
+
+    def count_replays(self, steps: int) -> None:
+        """To be called after `steps` replays of a captured step, of which the host knows nothing."""
+        steps = integer("steps", steps)
+        require(steps >= 0, f"steps: expected 0 or more, got {steps}")
+        self._counts = [count + steps for count in self._counts]
         if not self._unlimited():
             pairs = zip(self._floors, self._counts, strict=True)
             self._floors = [max(floor, count - self._history) for floor, count in pairs]

@@ -112,6 +112,11 @@ def log_overwritten(state: dict[str, Tensor], counts: Sequence[int], branching: 
     """Before a step: keeps the nodes that the next token of every sequence overwrites."""
     if history == 0:
         return
+    require(
+        not (state["lengths"].is_cuda and torch.cuda.is_current_stream_capturing()),
+        "history: expected 0 of a stream whose step is captured into a CUDA graph, because what a step overwrites is logged by "
+        f"the host, got {history}",
+    )
     ring, offset, height = state["masses"].shape[2], 0, 0
     chosen = list(range(len(counts)))
     while chosen:

@@ -195,15 +195,20 @@ class HktAttention(nn.Module):
     def project(self, states: Tensor, level: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """States of one level, (B, n, model), to q (B, H, n, d) and k (B, Hk, n, d). rows: (n) or (B, n), which rows of the
         level they are, for rotary positions; 0 .. n - 1 unless given."""
+        places = None
+        if self.rotary > 0:  # row m of level l stands at token m 2^l
+            places = (torch.arange(states.shape[1], device=states.device) if rows is None else rows) * 2**level
+        return self.project_at(states, level, places)
+
+    def project_at(self, states: Tensor, level: int, places: Tensor | None) -> tuple[Tensor, Tensor]:
+        """q and k of states (B, n, model), by the projections of a level, at tokens `places`, (n) or (B, n)."""
         q = self.split_heads(getattr(self, self._named("query", level))(states), self.heads)
         if self.psd:
             direction = getattr(self, self._named("direction", level))
             return q, q + torch.matmul(q, direction.transpose(-1, -2) - direction)
         k = self.split_heads(getattr(self, self._named("key", level))(states), self.key_heads)
-        if self.rotary == 0:
+        if places is None:
             return q, k
-        # Row m of level l stands at token m 2^l.
-        places = (torch.arange(states.shape[1], device=states.device) if rows is None else rows) * 2**level
         options = (places, self.rotary, self.rotary_base, self.rotary_interleaved)
         return rotate(q, *options), rotate(k, *options)
 

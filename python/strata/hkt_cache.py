@@ -14,14 +14,14 @@ from strata._decoding import (
     advance,
     ceil_div,
     check_history,
+    has_same_launches,
     host_lengths,
-    latest_rows,
-    newest_of,
+    newest_rows,
     newest_states,
     ring_of,
 )
-from strata._values import Integers, compute_type, integer, padding_mask, require
-from strata.ops import hkt_decode
+from strata._values import Integers, integer, padding_mask, require
+from strata.ops import hkt_append
 
 if TYPE_CHECKING:
     from strata.hkt import HktAttention
@@ -79,7 +79,8 @@ class HktCache(DecodingCache):
         return self._window is None and "level_1.keys" not in self.state and "inputs" not in self.state
 
     def reserve(self, tokens: int) -> None:
-        """Makes room for sequences of `tokens` tokens; what is there stays. A cache with a window has room for any number."""
+        """Makes room for sequences of `tokens` tokens; what is there stays. A cache with a window has room for any number. Call
+        it before a step is captured into a CUDA graph, for all tokens that replays will add."""
         held = self.state["values"].shape[2]
         if held >= tokens or self._window is not None:
             return
@@ -99,53 +100,29 @@ class HktCache(DecodingCache):
         if x.shape[0] == 0:
             return x
         self.reserve(max(self._counts) + 1)
+        values, window = self.state["values"], -1 if self._window is None else self._window
+        queries, keys = (
+            [self.state[f"level_{level}.{name}"] for level in range(module.levels)] for name in ("queries", "keys")
+        )
+        if has_same_launches(module, x):
+            q, k, v = newest_rows(module, self.state, x)
+            new_q, new_k = ([row.to(values.dtype) for row in rows] for rows in (q, k))
+            hkt_append(new_q, new_k, v.to(values.dtype), queries, keys, values, self.lengths)
+        else:
 
-        def take(level: int, sequences: Tensor, row: Tensor, query: Tensor, key: Tensor) -> None:
-            queries, keys = self.state[f"level_{level}.queries"], self.state[f"level_{level}.keys"]
-            queries[sequences, :, row % queries.shape[2]] = query.squeeze(2).to(queries.dtype)
-            keys[sequences, :, row % keys.shape[2]] = key.squeeze(2).to(keys.dtype)
+            def take(level: int, sequences: Tensor, row: Tensor, query: Tensor, key: Tensor) -> None:
+                for ring, new in ((queries[level], query), (keys[level], key)):
+                    ring[sequences, :, row % ring.shape[2]] = new.squeeze(2).to(ring.dtype)
 
-        v = advance(module, self.state, self._counts, x, take)
-        values, newest = self.state["values"], self.lengths.clone()
-        sequences = torch.arange(x.shape[0], device=x.device)
-        values[sequences, :, newest % values.shape[2]] = v.squeeze(2).to(values.dtype)
+            v = advance(module, self.state, self._counts, x, take)
+            sequences = torch.arange(x.shape[0], device=x.device)
+            values[sequences, :, self.lengths % values.shape[2]] = v.squeeze(2).to(values.dtype)
         self.lengths.add_(1)
         self._count_one()
-        q = [newest_of(self.state[f"level_{level}.queries"], newest // 2**level) for level in range(module.levels)]
-        k = [self.state[f"level_{level}.keys"] for level in range(module.levels)]
         weights = module.mixing_weights(values.dtype)
-        if self._window is None and x.device.type == "cpu":
-            mixed = hkt_decode(q, k, values, weights, self.lengths)
-        else:
-            mixed = decode_rings(q, k, values, weights, self.lengths, self._window)
+        mixed = torch.ops.strata.hkt_decode(queries, keys, values, weights, self.lengths, window=window)
         out: Tensor = module.out(mixed.to(v.dtype).reshape(x.shape[0], module.model_size))
         return out
-
-
-def decode_rings(
-    q: list[Tensor], k: list[Tensor], v: Tensor, weights: Tensor, lengths: Tensor, window: int | None
-) -> Tensor:
-    """hkt_decode by operators of torch, on any device and without a copy to the host: (B, H, 1, dv) for q: (B, H, 1, d),
-    rings k: (B, Hk, capacity_l, d) and v: (B, Hk, capacity, dv). Of tokens before the newest only `window` are visible.
-
-        S_j = s sum_l a_l <q^(l), k^(l)_{j >> l}>     for the token j of each slot of v
-    """
-    batch, heads, _, size = q[0].shape
-    key_heads, compute = v.shape[1], compute_type(v.dtype)
-    newest = (lengths - 1).unsqueeze(1)
-    tokens = latest_rows(lengths - 1, v.shape[2])  # (B, capacity)
-    scores = torch.zeros((), dtype=compute, device=v.device)
-    for level, (query, key) in enumerate(zip(q, k, strict=True)):
-        a = weights[:, level].to(compute).view(1, key_heads, heads // key_heads, 1)
-        grouped = query.to(compute).view(batch, key_heads, heads // key_heads, size)
-        products = a * torch.matmul(grouped, key.to(compute).transpose(2, 3))  # (B, Hk, G, capacity_l)
-        if level > 0:
-            slots = (tokens.clamp_min(0) // 2**level) % key.shape[2]
-            products = products.gather(3, slots.view(batch, 1, 1, -1).expand(*products.shape[:3], -1))
-        scores = scores + products
-    visible = tokens >= (0 if window is None else (newest - window).clamp_min(0))
-    scores = (scores * size**-0.5).masked_fill(~visible.view(batch, 1, 1, -1), -float("inf"))
-    return torch.matmul(torch.softmax(scores, -1), v.to(compute)).view(batch, heads, 1, v.shape[3]).to(v.dtype)
 
 
 def _state_behind(

@@ -141,7 +141,7 @@ def _one_level(query: Tensor) -> Tensor:
 
 def _can_decode(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
     """Whether this is one new token of a cache, for which there is an operator without gradients."""
-    if query.shape[2] != 1 or key.shape[2] == 1 or query.device.type != "cpu":
+    if query.shape[2] != 1 or key.shape[2] == 1 or query.device.type not in ("cpu", "cuda"):
         return False
     if mask is not None and (mask.dtype != torch.bool or mask.shape[1] != 1):
         return False

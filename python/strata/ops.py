@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from strata._values import Integers, integer, lengths_tensor, sequence_ends, window
+from strata._values import Integers, integer, lengths_tensor, require, sequence_ends, window
 
 
 def hkt_attention(
@@ -111,18 +111,65 @@ def hkt_decode(
     lengths: Integers,
     *,
     scale: float | None = None,
+    window: int | None = None,
 ) -> Tensor:
     """One new token per sequence: (B, H, 1, dv). Not differentiable.
 
-    q        list of (B, H, 1, d): the newest query of each level
-    k        list of (B, Hk, capacity, d): caches, which may have more rows than `lengths` needs
-    v        (B, Hk, capacity, dv)
+    q        list of (B, H, 1, d): the newest query of each level; or rings of more rows
+    k        list of (B, Hk, slots, d): caches, with enough rows for the tokens that are seen. Row r has slot r mod slots
+    v        (B, Hk, slots, dv)
     weights  (H, levels), as in hkt_attention
-    lengths  (B): tokens of each sequence, the new one included
+    lengths  (B): tokens of each sequence, the new one included. On a GPU their values are not checked
+    window   how many tokens before the new one are seen; None: all
     """
-    counts = lengths_tensor(lengths, v.shape[0], v.shape[2]).to(v.device)
-    out: Tensor = torch.ops.strata.hkt_decode(q, k, v, weights, counts, scale=scale)
+    left = -1 if window is None else integer("window", window)
+    require(window is None or left >= 0, f"window: expected 0 or more tokens before the newest, or None for all, got {left}")
+    counts = lengths_tensor(lengths, v.shape[0], v.shape[2] if window is None else 2**30).to(v.device)
+    out: Tensor = torch.ops.strata.hkt_decode(q, k, v, weights, counts, scale=scale, window=left)
     return out
+
+
+def hkt_append(
+    q: Sequence[Tensor],
+    k: Sequence[Tensor],
+    v: Tensor | None,
+    queries: Sequence[Tensor],
+    keys: Sequence[Tensor],
+    values: Tensor | None,
+    lengths: Tensor,
+    *,
+    current: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Writes the rows that a new token adds to the caches of hkt_decode, in place. Not differentiable.
+
+    q, k, v  (B, H, 1, d) of every level, (B, Hk, 1, d), (B, Hk, 1, dv): rows lengths >> l. Those of level l are written
+             where lengths is a multiple of 2^l; elsewhere such a row does not begin, and they are not read
+    queries, keys, values
+             rings (B, H, slots, d), (B, Hk, slots, d), (B, Hk, slots, dv); row r has slot r mod slots
+    lengths  (B) int64, on the device of the others: tokens before the new one
+    current  return rows lengths >> l of every level, new or not: (B, H, levels, d) of q and (B, Hk, levels, d) of k; empty
+             tensors otherwise
+
+    What is launched does not depend on lengths, so a captured CUDA graph serves every token.
+    """
+    rows: tuple[Tensor, Tensor] = torch.ops.strata.hkt_append(q, k, v, queries, keys, values, lengths, current=current)
+    return rows
+
+
+def pyramid_step(
+    x: Tensor, filters: Sequence[Tensor], inputs: Tensor | None, states: Sequence[Tensor], lengths: Tensor
+) -> Tensor:
+    """The rows that a new token x, (B, C), adds to a pyramid: (B, levels, C), row lengths >> l of level l, zeros where none
+    begins. Not differentiable.
+
+    filters  (taps, C) of levels 1, 2, ..; with `inputs` the first is that of a filter in front of everything
+    inputs   ring (B, slots, C) of the newest inputs of that filter, updated
+    states   rings (B, slots, C) of the newest rows of all levels but the last, updated; row r has slot r mod slots, and there
+             are `taps` or more
+    lengths  (B) int64, on the device of the others: tokens before the new one
+    """
+    rows: Tensor = torch.ops.strata.pyramid_step(x, filters, inputs, states, lengths)
+    return rows
 
 
 def causal_filter(x: Tensor, weight: Tensor, stride: int, cu_seqlens: Tensor | None = None) -> Tensor:

@@ -14,8 +14,10 @@ from strata._decoding import (
     advance,
     ceil_div,
     check_history,
+    has_same_launches,
     host_lengths,
     newest_of,
+    newest_rows,
     newest_states,
     ring_of,
 )
@@ -30,7 +32,7 @@ from strata._stream_nodes import (
     restore_overwritten,
 )
 from strata._values import Integers, compute_type, padding_mask
-from strata.ops import hsa_stream_step
+from strata.ops import hkt_append, hsa_stream_step
 
 if TYPE_CHECKING:
     from strata.strata_attention import StrataAttention
@@ -85,6 +87,30 @@ class StrataCache(DecodingCache):
     def _forget(self, targets: list[int]) -> None:
         restore_overwritten(self.state, self._counts, targets, self._branching, self._history)
 
+    def _newest_rows(self, module: StrataAttention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The rows of all levels that a new token has, in their rings and side by side: (B, H, levels d), (B, Hk, levels d);
+        and v, (B, Hk, 1, d)."""
+        s, dtype = self.state, self.state["keys"].dtype
+        queries, keys = (
+            [s[f"level_{level}.{name}"] for level in range(module.levels)] for name in ("query_rows", "key_rows")
+        )
+        if has_same_launches(module, x):
+            new_q, new_k, v = newest_rows(module, s, x)
+            cast_q, cast_k = ([row.to(dtype) for row in rows] for rows in (new_q, new_k))
+            q, k = hkt_append(cast_q, cast_k, None, queries, keys, None, self.lengths, current=True)
+            return q.flatten(2), k.flatten(2), v
+
+        def take(level: int, sequences: Tensor, row: Tensor, query: Tensor, key: Tensor) -> None:
+            for ring, new in ((queries[level], query), (keys[level], key)):
+                ring[sequences, :, row % ring.shape[2]] = new.squeeze(2).to(dtype)
+
+        v = advance(module, s, self._counts, x, take)
+        q, k = (
+            torch.cat([newest_of(ring, self.lengths // 2**level).squeeze(2) for level, ring in enumerate(rings)], -1)
+            for rings in (queries, keys)
+        )
+        return q, k, v
+
     def step(self, module: StrataAttention, x: Tensor) -> Tensor:
         """One new token per sequence, x: (B, model) to (B, model); module.step calls it."""
         self._check(module, x)
@@ -94,22 +120,7 @@ class StrataCache(DecodingCache):
         reserve_heights(s, heights_of(max(self._counts) + 1, self._branching), self._branching, self._history)
         log_overwritten(s, self._counts, self._branching, self._history)
 
-        def take(level: int, sequences: Tensor, row: Tensor, query: Tensor, key: Tensor) -> None:
-            for name, new in (("query_rows", query), ("key_rows", key)):
-                ring = s[f"level_{level}.{name}"]
-                ring[sequences, :, row % ring.shape[2]] = new.squeeze(2).to(dtype)
-
-        v = advance(module, s, self._counts, x, take)
-        q, k = (
-            torch.cat(
-                [
-                    newest_of(s[f"level_{level}.{name}"], self.lengths // 2**level).squeeze(2)
-                    for level in range(module.levels)
-                ],
-                -1,
-            )
-            for name in ("query_rows", "key_rows")
-        )
+        q, k, v = self._newest_rows(module, x)
         mixed = hsa_stream_step(
             q,
             k,

@@ -72,6 +72,23 @@ Status check_slopes(const HktProblem& p, On on) {
   return {};
 }
 
+// Rings hold the rows of all visible tokens.
+Status check_slots(const HktDecode& d, int64_t b) {
+  const int64_t length = d.lengths[b];
+  if (length < 0) return invalid("lengths: expected 0 or more, got ", length, " for sequence ", b);
+  const int64_t first = d.window < 0 ? 0 : std::max<int64_t>(0, length - 1 - d.window);
+  if (d.value_slots > 0 && d.value_slots < length - first)
+    return invalid("lengths: ", length, " tokens, of which ", length - first,
+                   " are visible, need as many cached values, got ", d.value_slots, " slots");
+  for (int l = 0; l < d.levels; ++l) {
+    const int64_t rows = hkt_level_tokens(length, l) - (first >> l);
+    if (d.key_slots[l] > 0 && d.key_slots[l] < rows)
+      return invalid("lengths: ", length, " tokens, of which ", length - first, " are visible, need ", rows,
+                     " cached keys on level ", l, ", got ", d.key_slots[l], " slots");
+  }
+  return {};
+}
+
 }  // namespace
 
 HktProblem hkt_complete(HktProblem p) {
@@ -126,14 +143,41 @@ Status hkt_check(const HktGradients& g, const HktProblem& problem) {
   return {};
 }
 
-Status hkt_check(const HktDecode& d) {
-  if (Status s = check_shape(d, On::kHost); !s.ok()) return s;
-  if (Status s = check_weights(d, On::kHost); !s.ok()) return s;
+Status hkt_check(const HktDecode& d, On on) {
+  if (Status s = check_shape(d, on); !s.ok()) return s;
+  if (Status s = check_weights(d, on); !s.ok()) return s;
+  for (int l = 0; l < d.levels; ++l) {
+    if (d.query_slots[l] < 0 || d.key_slots[l] < 0 || d.value_slots < 0)
+      return invalid("query_slots, key_slots, value_slots: expected 0 or more, got ", d.query_slots[l], ", ",
+                     d.key_slots[l], " and ", d.value_slots, " at level ", l);
+  }
   if (d.batch == 0) return {};
   if (Status s = check_levels_present(d); !s.ok()) return s;
   if (Status s = check_present({{"v", d.v.data}, {"out", d.out.data}, {"lengths", d.lengths}}); !s.ok()) return s;
-  for (int64_t b = 0; b < d.batch; ++b) {
-    if (d.lengths[b] < 0) return invalid("lengths: expected 0 or more, got ", d.lengths[b], " for sequence ", b);
+  for (int64_t b = 0; on == On::kHost && b < d.batch; ++b) {
+    if (Status s = check_slots(d, b); !s.ok()) return s;
+  }
+  return {};
+}
+
+Status hkt_check(const HktAppend& a, On on) {
+  if (a.batch < 0) return invalid("batch: expected 0 or more, got ", a.batch);
+  if (Status s = check_range("levels", a.levels, 1, kMaxLevels); !s.ok()) return s;
+  if (Status s = check_heads(a.head_size, std::max(1, a.value_size), 1.0); !s.ok()) return s;
+  if (Status s = check_grouped_heads(a); !s.ok()) return s;
+  if (Status s = check_dtype(a.dtype, on); !s.ok()) return s;
+  if (a.batch == 0) return {};
+  if (Status s = check_levels_present(a); !s.ok()) return s;
+  if (Status s = check_present({{"lengths", a.lengths}}); !s.ok()) return s;
+  for (int l = 0; l < a.levels; ++l) {
+    if (a.queries[l].data == nullptr || a.keys[l].data == nullptr || a.query_slots[l] < 1 || a.key_slots[l] < 1)
+      return invalid("queries, keys: expected rings of 1 or more slots on all levels, got ", a.query_slots[l], " and ",
+                     a.key_slots[l], " slots or null on level ", l);
+  }
+  if (a.v.data != nullptr && (a.values.data == nullptr || a.value_slots < 1))
+    return invalid("values: expected a ring of 1 or more slots with v, got ", a.value_slots, " slots or null");
+  for (int64_t b = 0; on == On::kHost && b < a.batch; ++b) {
+    if (a.lengths[b] < 0) return invalid("lengths: expected 0 or more, got ", a.lengths[b], " for sequence ", b);
   }
   return {};
 }

@@ -14,6 +14,7 @@ HktProblem hkt_complete(HktProblem problem);
 // Neither queries nor keys: nothing to compute, or to write but dweights.
 inline bool hkt_is_empty(const HktProblem& p) { return p.batch == 0 || (p.tokens == 0 && p.key_tokens <= 0); }
 Status hkt_check(const HktGradients& gradients, const HktProblem& problem);
-Status hkt_check(const HktDecode& decode);
+Status hkt_check(const HktDecode& decode, On on = On::kHost);
+Status hkt_check(const HktAppend& append, On on = On::kHost);
 
 }  // namespace strata

@@ -1,4 +1,4 @@
-// Where the rows and the tiles of an HKT problem lie, packed or not, and which pairs are visible. Problems are complete
+// Where the rows and the tiles of an HKT problem lie, packed or not, and which keys are visible. Problems are complete
 // here (hkt_check.h): key_tokens and both ends of the window are numbers of tokens.
 #pragma once
 
@@ -48,6 +48,10 @@ struct HktTile {
 STRATA_SHARED int64_t tile_count(const HktSide& side, int64_t size) {
   return side.begins != nullptr ? side.packed_rows / size + side.batch : side.batch * ((side.tokens + size - 1) / size);
 }
+// The first tile of sequence b.
+STRATA_SHARED int64_t first_tile(const HktSide& side, int64_t b, int64_t size) {
+  return side.begins != nullptr ? side.begins[b] / size + b : b * ((side.tokens + size - 1) / size);
+}
 STRATA_SHARED HktTile locate_tile(const HktSide& side, int64_t at, int64_t size) {
   if (side.begins == nullptr) {
     const int64_t tiles = (side.tokens + size - 1) / size;
@@ -56,30 +60,23 @@ STRATA_SHARED HktTile locate_tile(const HktSide& side, int64_t at, int64_t size)
   int64_t low = 0, high = side.batch - 1;  // finds the last sequence whose tiles start at `at` or before
   while (low < high) {
     const int64_t middle = (low + high + 1) / 2;
-    if (side.begins[middle] / size + middle <= at) {
+    if (first_tile(side, middle, size) <= at) {
       low = middle;
     } else {
       high = middle - 1;
     }
   }
-  return {low, at - side.begins[low] / size - low};
+  return {low, at - first_tile(side, low, size)};
 }
 
-// Key j is visible to query i if i - left <= j <= i + right: the keys that rows first .. last of the queries see, and
-// the queries that see rows first .. last of the keys, begin .. end - 1. `length`: of the other side.
+// Key j is visible to query i if i - left <= j <= i + right: the keys that queries first .. last see, begin .. end - 1.
 struct HktRange {
   int64_t begin, end;
 };
-STRATA_SHARED HktRange range_of(int64_t begin, int64_t end, int64_t length) {
-  begin = begin < 0 ? 0 : begin;
-  end = end > length ? length : end;
+STRATA_SHARED HktRange keys_of_queries(const HktProblem& p, int64_t first, int64_t last, int64_t key_length) {
+  const int64_t left = first - p.window_left, right = last + p.window_right + 1;
+  const int64_t begin = left < 0 ? 0 : left, end = right > key_length ? key_length : right;
   return {begin, end < begin ? begin : end};
-}
-STRATA_SHARED HktRange keys_of_queries(const HktProblem& p, int64_t first, int64_t last, int64_t length) {
-  return range_of(first - p.window_left, last + p.window_right + 1, length);
-}
-STRATA_SHARED HktRange queries_of_keys(const HktProblem& p, int64_t first, int64_t last, int64_t length) {
-  return range_of(first - p.window_right, last + p.window_left + 1, length);
 }
 
 }  // namespace strata

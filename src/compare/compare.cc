@@ -10,6 +10,7 @@
 #include "util/atomic_file.h"
 #include "util/digest.h"
 #include "util/error.h"
+#include "util/interrupt.h"
 #include "util/json.h"
 #include "util/progress.h"
 #include "util/text.h"
@@ -76,6 +77,16 @@ void claim_folder(const fs::path& folder, const Json& plan) {
     }
   }
   throw output_error("{}: already holds another comparison ({}); choose another --folder", folder.string(), what);
+}
+
+// Several processes may work on one comparison: only the start and the tables are done by one at a time.
+std::unique_ptr<FolderLock> wait_for_lock(const fs::path& folder) {
+  constexpr std::chrono::milliseconds kPoll(50);
+  for (;;) {
+    if (std::unique_ptr<FolderLock> lock = FolderLock::try_lock(folder)) return lock;
+    if (interrupted()) throw Error(ExitCode::kInterrupted, "interrupted; the same command continues");
+    std::this_thread::sleep_for(kPoll);
+  }
 }
 
 // The runs, seed by seed, with their folders. Runs that do not name a number of threads get `threads`.
@@ -145,7 +156,7 @@ fs::path run_folder(const fs::path& folder, const std::string& attention, int64_
 Json compare(const RunConfig& base, const CompareOptions& options, const fs::path& folder, const std::string& program) {
   const std::vector<Variant> variants = parse_variants(options.attentions, base);
   make_folder(folder);
-  const FolderLock lock(folder);
+  std::unique_ptr<FolderLock> lock = wait_for_lock(folder);
   remove_stray_parts(folder.string());
   claim_folder(folder, {{"attentions", options.attentions}, {"seeds", options.seeds}, {"options", record_of(base)}});
   const TaskData data = load_task(base.data);  // generated, or found to be missing, once, before any run starts
@@ -158,7 +169,9 @@ Json compare(const RunConfig& base, const CompareOptions& options, const fs::pat
   const std::vector<Run> runs =
       make_runs(variants, base.train.seed, options.seeds, folder, std::max<int64_t>(1, cores / jobs));
   check_data_of_runs(runs, describe_files(data.files), options.allow_changed_data);
+  lock.reset();
   run_all(runs, {jobs, options.minutes, options.quiet, options.allow_changed_data, program});
+  lock = wait_for_lock(folder);
   check_data_of_runs(runs, Json(), options.allow_changed_data);
 
   Json results = {{"task", base.data.task}, {"seeds", options.seeds}, {"first_seed", base.train.seed}};

@@ -26,8 +26,9 @@ struct CompareOptions {
 void declare(OptionTable& table, CompareOptions& options);
 
 // Runs what is not finished yet, `jobs` processes at a time (each `program train --resume FOLDER`), and returns the
-// content of results.json. Throws as train() does, and as interrupted when the minutes are over; a later call with the
-// same options continues.
+// content of results.json. Any number of processes, of machines that share the folder, may do this at the same time:
+// each takes runs that no other one has, and returns when all are finished. Throws as train() does, and as interrupted
+// when the minutes are over; a later call with the same options continues.
 Json compare(const RunConfig& base, const CompareOptions& options, const fs::path& folder, const std::string& program);
 
 // The folder of the run of an attention ("hkt:levels=2") and a seed.

@@ -1,10 +1,7 @@
 #include "compare/runs.h"
 
 #include <fcntl.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,7 +12,9 @@
 #include <thread>
 
 #include "data/task.h"
+#include "train/child.h"
 #include "train/metrics.h"
+#include "train/placement.h"
 #include "util/error.h"
 #include "util/interrupt.h"
 #include "util/progress.h"
@@ -59,10 +58,8 @@ pid_t start(const Run& run, const RunOptions& options) {
   const std::string threads = std::to_string(run.config.train.threads), root = run.folder.root.string();
   const pid_t child = fork();
   if (child == 0) {
-    setpgid(0, 0);                     // Ctrl-C reaches only the parent, which passes it on once
-    prctl(PR_SET_PDEATHSIG, SIGTERM);  // if the parent is killed, the child saves and stops
-    signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
+    clear_placement();  // a worker that srun started trains its runs alone
+    settle_child();
     setenv("OMP_NUM_THREADS", threads.c_str(), 1);
     setenv("GOMP_SPINCOUNT", "10000", 0);  // see cli/main.cc
     dup2(out, STDOUT_FILENO);
@@ -91,17 +88,13 @@ class Runner {
     for (const Run& run : runs) {
       if (!run.finished()) waiting_.push_back(&run);
     }
-    std::reverse(waiting_.begin(), waiting_.end());
   }
 
   void run() {
     while (!running_.empty() || may_start()) {
-      while (may_start() && static_cast<int64_t>(running_.size()) < options_.jobs) {
-        running_[start(*waiting_.back(), options_)] = waiting_.back();
-        waiting_.pop_back();
-      }
+      start_runs();
       if (is_stopping() && !told_) {
-        for (const auto& [child, run] : running_) kill(child, SIGTERM);
+        for (const auto& [child, running] : running_) kill(child, SIGTERM);
         told_ = true;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -115,6 +108,29 @@ class Runner {
   }
 
  private:
+  struct Running {
+    const Run* run;
+    std::unique_ptr<FolderLock> claim;
+  };
+
+  // Starts runs that nobody has claimed, as many as may go on at the same time.
+  void start_runs() {
+    for (auto run = waiting_.begin(); run != waiting_.end() && may_start() && has_room();) {
+      std::unique_ptr<FolderLock> claim =
+          (*run)->finished() ? nullptr : FolderLock::try_lock((*run)->folder.root, ".claim");
+      if ((*run)->finished()) {  // by another process, which may have ended just now
+        run = waiting_.erase(run);
+      } else if (claim == nullptr || FolderLock::try_lock((*run)->folder.root) == nullptr) {
+        ++run;  // another process has it, or its training is still about to stop
+      } else {
+        const pid_t child = start(**run, options_);
+        running_[child] = {*run, std::move(claim)};
+        run = waiting_.erase(run);
+      }
+    }
+  }
+  bool has_room() const { return static_cast<int64_t>(running_.size()) < options_.jobs; }
+
   static constexpr int64_t kScale = 100000;  // Clock counts in whole numbers
   static int64_t scaled(double share) { return static_cast<int64_t>(kScale * share); }
 
@@ -130,7 +146,8 @@ class Runner {
 
   // A process has ended.
   void end(pid_t child, int code) {
-    const Run* run = running_[child];
+    const Running ended = std::move(running_[child]);  // its claim goes at the end of this function
+    const Run* run = ended.run;
     running_.erase(child);
     if (code == 0) {
       const Json result = read_result(run->folder);
@@ -147,7 +164,9 @@ class Runner {
   void show() {
     const double done = share();
     std::string names;
-    for (const auto& [child, run] : running_) names += fmt::format("{}{}", names.empty() ? "" : "; ", run->label);
+    for (const auto& [child, running] : running_)
+      names += fmt::format("{}{}", names.empty() ? "" : "; ", running.run->label);
+    if (names.empty()) names = "run by other processes";
     progress_.show(fmt::format("{} {:.0f}% of {} runs  {} left  ({})", bar(done), 100 * done, runs_.size(),
                                clock_.left(scaled(done), kScale), names));
   }
@@ -170,8 +189,8 @@ class Runner {
   const RunOptions& options_;
   const Clock clock_;
   Progress progress_;
-  std::vector<const Run*> waiting_;  // the next one is the last
-  std::map<pid_t, const Run*> running_;
+  std::vector<const Run*> waiting_;
+  std::map<pid_t, Running> running_;
   std::string failure_;
   int failure_code_ = 0;
   bool told_ = false;  // the processes were told to stop

@@ -29,7 +29,9 @@ struct RunOptions {
   std::string program;  // strata
 };
 
-// Returns when all runs are finished. Throws when one fails, the minutes are over, or the user interrupts.
+// Starts the runs that no other process has claimed, by a lock on the file .claim in their folder, which ends with its
+// process. Returns when all runs are finished, by whomever. Throws when one fails, the minutes are over, or the user
+// interrupts.
 void run_all(const std::vector<Run>& runs, const RunOptions& options);
 
 }  // namespace strata

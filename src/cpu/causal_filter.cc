@@ -24,4 +24,9 @@ Status causal_filter_backward(const CausalFilter& f, const CausalFilterGradients
   return kernel_status(cpu_kernels().causal_filter_backward(f, g, threads_of(f)), "causal filter");
 }
 
+Status pyramid_step(const PyramidStep& p) {
+  if (Status s = pyramid_step_check(p); !s.ok() || p.batch == 0) return s;
+  return kernel_status(cpu_kernels().pyramid_step(p), "pyramid");
+}
+
 }  // namespace strata

@@ -33,4 +33,9 @@ Status hkt_decode(const HktDecode& d) {
   return kernel_status(cpu_kernels().hkt_decode(d, threads_or_default(d.threads)), "HKT");
 }
 
+Status hkt_append(const HktAppend& a) {
+  if (Status s = hkt_check(a); !s.ok() || a.batch == 0) return s;
+  return kernel_status(cpu_kernels().hkt_append(a), "HKT");
+}
+
 }  // namespace strata

@@ -28,32 +28,44 @@ struct BackwardTile {
   bool finite_queries;  // no operand of the queries is infinite or NaN
 };
 
+// lse, in units of log 2, and D_i = <dO_i, o_i> - dlse_i of the queries of a tile; +inf and 0 for those that see no
+// key, which makes their P zero. Returns whether all of them are finite.
+template <class S, class T>
+bool load_row_terms(const Head<S>& head, const HktOutputs& outputs, const HktGradients& g, int64_t i0, T* lse,
+                    T* row_term) {
+  const Rows<const S> dout = rows_of<S>(g.dout, head.b, head.h);
+  const Rows<S> out = rows_of<S>(outputs.out, head.b, head.h);
+  const int64_t row = head.line + i0, count = head.queries(i0);
+  const T* given = static_cast<const T*>(outputs.lse) + row;
+  const T* dlse = g.dlse == nullptr ? nullptr : static_cast<const T*>(g.dlse) + row;
+  bool finite = true;
+  for (int64_t i = 0; i < kTile; ++i) {
+    lse[i] = kInfinity<T>;
+    row_term[i] = 0;
+    if (i >= count || given[i] == -kInfinity<T>) continue;
+    T dot = 0;
+    for (int64_t c = 0; c < head.p.value_size; ++c) dot += widen(dout.at(i0 + i, c)) * widen(out.at(i0 + i, c));
+    lse[i] = given[i] * kLog2E<T>;
+    row_term[i] = dlse == nullptr ? dot : dot - dlse[i];
+    finite &= (lse[i] - row_term[i]) * T(0) == T(0);
+  }
+  return finite;
+}
+
 template <class S, class T>
 void pack_backward(const Head<S>& head, const HktOutputs& outputs, const HktGradients& g, int64_t b, int64_t h,
                    int64_t i0, BackwardTile<T>& tile) {
   const HktProblem& p = head.p;
   const int64_t count = head.queries(i0);
   const Rows<const S> dout = rows_of<S>(g.dout, b, h);
-  const Rows<S> out = rows_of<S>(outputs.out, b, h);
-  const int64_t row = head.line + i0;
-  const T* lse = static_cast<const T*>(outputs.lse) + row;
-  const T* dlse = g.dlse == nullptr ? nullptr : static_cast<const T*>(g.dlse) + row;
+  const T* lse = static_cast<const T*>(outputs.lse) + head.line + i0;
 
   pack_queries(head, i0, tile.score);
   pack_transposed<S, T>(dout, i0, count, p.value_size, T(1), tile.dout_transposed, kTile);
   pack_rows<S, T>(dout, i0, count, p.value_size, T(1), tile.dout, kTile, tile.value_width);
-  tile.finite_queries = true;
-  for (int64_t i = 0; i < kTile; ++i) {
-    if (i < count && lse[i] != -kInfinity<T>) {
-      T dot = 0;
-      for (int64_t c = 0; c < p.value_size; ++c) dot += tile.dout[i * tile.value_width + c] * widen(out.at(i0 + i, c));
-      tile.lse[i] = lse[i] * kLog2E<T>;
-      tile.row_term[i] = dlse == nullptr ? dot : dot - dlse[i];
-      tile.finite_queries &= (tile.lse[i] - tile.row_term[i]) * T(0) == T(0);
-      continue;
-    }
-    tile.lse[i] = kInfinity<T>;
-    tile.row_term[i] = 0;
+  tile.finite_queries = load_row_terms(head, outputs, g, i0, tile.lse, tile.row_term);
+  for (int64_t i = 0; i < count; ++i) {
+    if (lse[i] != -kInfinity<T>) continue;
     for (int64_t c = 0; c < p.value_size; ++c) {
       tile.dout_transposed[c * kTile + i] = 0;
       tile.dout[i * tile.value_width + c] = 0;
@@ -72,7 +84,7 @@ template <class S, class T>
 void probability_and_dscore(const Head<S>& head, int64_t i0, int64_t j0, int64_t n, BackwardTile<T>& tile) {
   score_tile(head, i0, j0, n, tile.score);
   tile.score.careful |= head.is_masked(i0, j0, n) && !tile.finite_queries;
-  if (tile.score.careful) note_allowed(tile.score, n);
+  if (tile.score.careful) note_allowed(tile.score.scores[0], n, tile.score.allowed);
 
   const GemmOperand<T> values{tile.score.values.data, tile.score.values.step};
   gemm<T, Layout::kRowMajor>(values, {tile.dout_transposed, kTile}, tile.dscore, kTile, n, kTile / kLanes<T>,

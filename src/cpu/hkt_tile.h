@@ -171,6 +171,19 @@ void assign_window_mask(const HktProblem& p, int64_t i0, int64_t j0, int64_t n, 
   }
 }
 
+// What the scores of a tile get beside the products. Returns whether the tile has masked pairs.
+template <class S, class T>
+bool add_terms(const Head<S>& head, int64_t i0, int64_t j0, int64_t n, T* scores) {
+  const bool masked = head.is_masked(i0, j0, n);
+  if (head.slope != T(0)) add_alibi<T>(head.slope, i0, j0, n, scores);
+  if (head.has_bias) {
+    add_bias<S, T>(head, i0, j0, n, scores);
+    assign_bias_mask<S, T>(head, i0, j0, n, scores);
+  }
+  if (masked) assign_window_mask<T>(head.p, i0, j0, n, scores);
+  return masked;
+}
+
 // S for the keys j0 .. j0 + n, coarsest level first: each level starts from the up-sampled mix of the levels above it,
 // so a coarse product is computed once and reused by its 2^l x 2^l fine pairs.
 template <class S, class T>
@@ -193,13 +206,7 @@ void score_tile(const Head<S>& head, int64_t i0, int64_t j0, int64_t n, ScoreTil
   }
   tile.values = dense_rows<S, T>(head.v, j0, n, head.p.value_size, tile.value_scratch);
 
-  const bool masked = head.is_masked(i0, j0, n);
-  if (head.slope != T(0)) add_alibi<T>(head.slope, i0, j0, n, tile.scores[0]);
-  if (head.has_bias) {
-    add_bias<S, T>(head, i0, j0, n, tile.scores[0]);
-    assign_bias_mask<S, T>(head, i0, j0, n, tile.scores[0]);
-  }
-  if (masked) assign_window_mask<T>(head.p, i0, j0, n, tile.scores[0]);
+  const bool masked = add_terms<S, T>(head, i0, j0, n, tile.scores[0]);
 
   tile.careful = false;
   if (masked) {
@@ -212,8 +219,8 @@ void score_tile(const Head<S>& head, int64_t i0, int64_t j0, int64_t n, ScoreTil
 
 // Must be called before the scores are turned into probabilities.
 template <class T>
-void note_allowed(ScoreTile<T>& tile, int64_t n) {
-  for (int64_t at = 0; at < n * kTile; ++at) tile.allowed[at] = tile.scores[0][at] != -kInfinity<T>;
+void note_allowed(const T* scores, int64_t n, uint8_t* allowed) {
+  for (int64_t at = 0; at < n * kTile; ++at) allowed[at] = scores[at] != -kInfinity<T>;
 }
 
 // C[c][i] += sum_j A[j][c] B[j][i] over the allowed pairs: the careful form of a product whose sum runs over keys.

@@ -46,11 +46,12 @@ uint64_t saved_states() {
 #endif
 }
 
-// Linux grants AMX's tile registers only to programs that request them.
+// Linux grants AMX's tile registers only to programs that request them. All threads of the program have them then.
 bool kernel_allows_amx() {
 #ifdef STRATA_X86
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  constexpr uint64_t kTileStates = 0x60000;
+  return (saved_states() & kTileStates) == kTileStates && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
   return false;
 #endif
@@ -118,21 +119,27 @@ HostCpu host_cpu(const Cpuid& cpuid, const std::function<bool()>& allows_amx) {
   HostCpu cpu;
   const uint32_t last_leaf = cpuid(0, 0).eax;
   cpu.name = brand(cpuid);
+  constexpr uint32_t kGenu = 0x756e6547;  // the beginning of "GenuineIntel"
+  cpu.intel = cpuid(0, 0).ebx == kGenu;
   if (last_leaf < 7) return cpu;
   const CpuidLeaf basic = cpuid(1, 0), extended = cpuid(7, 0);
   constexpr int kOsxsave = 27, kAvx = 28, kFma = 12, kAvx2 = 5, kAmxBf16 = 22, kAmxTile = 24;
   constexpr uint64_t kAvxStates = 0x6, kAvx512States = 0xe6;
+  constexpr int kAvx512Bf16 = 5;  // of subleaf 1
   const uint64_t saved = has(basic.ecx, kOsxsave) ? saved_states() : 0;
   cpu.avx = has(basic.ecx, kAvx) && (saved & kAvxStates) == kAvxStates;
   cpu.avx2 = cpu.avx && has(extended.ebx, kAvx2) && has(basic.ecx, kFma);
   cpu.avx512 = cpu.avx2 && (saved & kAvx512States) == kAvx512States;
   for (const int part : {16, 17, 28, 30, 31}) cpu.avx512 = cpu.avx512 && has(extended.ebx, part);  // F, DQ, CD, BW, VL
+  cpu.avx512_bf16 = cpu.avx512 && extended.eax >= 1 && has(cpuid(7, 1).eax, kAvx512Bf16);
   cpu.amx = has(extended.edx, kAmxTile) && has(extended.edx, kAmxBf16);
   if (!cpu.amx) return cpu;
+  const bool allowed = allows_amx();
+  cpu.amx_usable = cpu.avx512_bf16 && allowed;
   constexpr uint32_t kTileLeaf = 0x1d;
   if (last_leaf < kTileLeaf || cpuid(kTileLeaf, 0).eax == 0 || cpuid(kTileLeaf, 1).ebx == 0) {
     cpu.amx_problem = "the CPU announces AMX, but CPUID leaf 0x1D with its tile sizes is hidden";
-  } else if (!allows_amx()) {
+  } else if (!allowed) {
     cpu.amx_problem = "the CPU announces AMX, but the operating system does not allow it";
   }
   return cpu;

@@ -108,12 +108,10 @@ void spread_family(const HsaHead<S>& head, int64_t family, Rows<S> out, Rows<T> 
     }
     const bool real = head.weight_of(child) > T(0);
     const T* local = &leaf_local.at(child, 0);
-    if constexpr (sizeof(S) == sizeof(T)) {
-      if (out.channel_stride == 1) {
-        T* y = &out.at(child, 0);
-        for (int64_t c = 0; c < head.p.value_size; ++c) y[c] = real ? acc[c] + m * local[c] : T(0);
-        continue;
-      }
+    if (out.channel_stride == 1) {
+      S* y = &out.at(child, 0);
+      for (int64_t c = 0; c < head.p.value_size; ++c) narrow(real ? acc[c] + m * local[c] : T(0), y + c);
+      continue;
     }
     for (int64_t c = 0; c < head.p.value_size; ++c) narrow(real ? acc[c] + m * local[c] : T(0), &out.at(child, c));
   }

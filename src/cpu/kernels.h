@@ -14,6 +14,7 @@ struct CpuKernels {
   bool (*hkt_backward)(const HktProblem& problem, const HktOutputs& outputs, const HktGradients& gradients,
                        int threads);
   bool (*hkt_decode)(const HktDecode& decode, int threads);
+  bool (*hkt_append)(const HktAppend& append);
   bool (*hsa_forward)(const HsaProblem& problem, const HsaOutputs& outputs, int threads);
   bool (*hsa_backward)(const HsaProblem& problem, const HsaGradients& gradients, int threads);
   bool (*hsa_stream_forward)(const HsaStreamProblem& problem, const HsaStreamOutputs& outputs, int threads);
@@ -21,6 +22,7 @@ struct CpuKernels {
                               const HsaStreamGradients& gradients, int threads);
   bool (*causal_filter_forward)(const CausalFilter& filter, void* y, int threads);
   bool (*causal_filter_backward)(const CausalFilter& filter, const CausalFilterGradients& gradients, int threads);
+  bool (*pyramid_step)(const PyramidStep& step);
 };
 
 namespace isa_portable {
@@ -33,7 +35,16 @@ extern const CpuKernels kKernels;
 namespace isa_avx512 {
 extern const CpuKernels kKernels;
 }
+namespace isa_avx512_bf16 {
+extern const CpuKernels kKernels;
+}
+namespace isa_amx {
+extern const CpuKernels kKernels;
+}
 #endif
+namespace isa_amx_emulated {
+extern const CpuKernels kKernels;
+}
 
 // The kernels of the current instruction set (src/cpu/cpu.cc).
 const CpuKernels& cpu_kernels();

@@ -165,10 +165,14 @@ struct Exp2Poly<double> {
   static constexpr int64_t kBias = 1023;
 };
 
+// For results that become bfloat16: degree 4, relative error 3e-6.
+struct ShortExp2Poly : Exp2Poly<float> {
+  static constexpr float kCoefficient[] = {1.0f, 0.6931241934f, 0.2402409861f, 0.05590642494f, 0.009582853077f};
+};
+
 // The polynomial part of 2^(n + f).
-template <class T>
+template <class T, class P>
 inline Vec<T> exp2_fraction(Vec<T> f) {
-  using P = Exp2Poly<T>;
   constexpr int kDegree = sizeof(P::kCoefficient) / sizeof(T) - 1;
   Vec<T> poly = splat(P::kCoefficient[kDegree]);
 #pragma GCC unroll 16
@@ -180,29 +184,30 @@ inline Vec<T> exp2_fraction(Vec<T> f) {
 // exactly 0; NaN stays NaN.
 #ifdef __AVX512F__
 // The zero-masked forms with a full mask: in the unmasked ones GCC 12 warns about its own header.
+template <class P>
 inline Vec<float> exp2_vector(Vec<float> x) {
   const Vec<float> clamped =
       _mm512_maskz_max_ps(0xffff, splat(2 * Exp2Poly<float>::kSmallest), x);  // max(a, NaN) is NaN
   const Vec<float> n = _mm512_maskz_roundscale_ps(0xffff, clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  return _mm512_maskz_scalef_ps(0xffff, exp2_fraction<float>(clamped - n), n);
+  return _mm512_maskz_scalef_ps(0xffff, exp2_fraction<float, P>(clamped - n), n);
 }
+template <class P>
 inline Vec<double> exp2_vector(Vec<double> x) {
   const Vec<double> clamped = _mm512_maskz_max_pd(0xff, splat(2 * Exp2Poly<double>::kSmallest), x);
   const Vec<double> n = _mm512_maskz_roundscale_pd(0xff, clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  return _mm512_maskz_scalef_pd(0xff, exp2_fraction<double>(clamped - n), n);
+  return _mm512_maskz_scalef_pd(0xff, exp2_fraction<double, P>(clamped - n), n);
 }
-template <class T>
+template <class T, class P = Exp2Poly<T>>
 inline Vec<T> exp2(Vec<T> x) {
-  return exp2_vector(x);
+  return exp2_vector<P>(x);
 }
 #else
-template <class T>
+template <class T, class P = Exp2Poly<T>>
 inline Vec<T> exp2(Vec<T> x) {
-  using P = Exp2Poly<T>;
   const VecInt<T> underflow = x < splat(P::kSmallest);  // false for NaN, which the product at the end keeps
   const Vec<T> clamped = underflow ? splat(P::kSmallest) : x;
   const Vec<T> shifted = clamped + splat(P::kRound);
-  const Vec<T> poly = exp2_fraction<T>(clamped - (shifted - splat(P::kRound)));
+  const Vec<T> poly = exp2_fraction<T, P>(clamped - (shifted - splat(P::kRound)));
   const VecInt<T> exponent = (reinterpret_cast<VecInt<T>>(shifted) + P::kBias) << P::kMantissaBits;
   const Vec<T> result = poly * reinterpret_cast<Vec<T>>(exponent);
   return underflow ? Vec<T>{} : result;

@@ -28,6 +28,19 @@ inline void narrow(float x, BFloat16* to) {  // to nearest, ties to even; NaN st
   to->bits = static_cast<uint16_t>(is_nan ? (bits >> 16) | 0x40u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+// A whole vector, narrowed to storage.
+inline void store_narrow(float* to, Vec<float> x) { store(to, x); }
+inline void store_narrow(double* to, Vec<double> x) { store(to, x); }
+inline void store_narrow(BFloat16* to, Vec<float> x) {  // narrow() of every lane
+  typedef uint32_t Bits __attribute__((vector_size(kVectorBytes)));
+  typedef uint16_t Halves __attribute__((vector_size(kVectorBytes / 2)));
+  const Bits bits = reinterpret_cast<Bits>(x);
+  const Bits rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Halves halves =
+      __builtin_convertvector((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 0x40u : rounded, Halves);
+  memcpy(to, &halves, sizeof halves);
+}
+
 // Storage S of the caller and compute type T of the kernels.
 template <class S>
 struct Compute {

@@ -24,4 +24,13 @@ Status causal_filter_backward(const CausalFilter& f, const CausalFilterGradients
                      "causal filter backward");
 }
 
+Status pyramid_step(const PyramidStep& p, Stream stream) {
+  if (Status s = pyramid_step_check(p, On::kDevice); !s.ok() || p.batch == 0) return s;
+  return cuda_status(pyramid_step_simt(p, static_cast<cudaStream_t>(stream)), "pyramid, rows of a new token");
+}
+
+Status launch_nothing(Stream stream) {
+  return cuda_status(nothing_simt(static_cast<cudaStream_t>(stream)), "a kernel that does nothing");
+}
+
 }  // namespace strata::cuda

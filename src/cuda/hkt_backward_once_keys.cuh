@@ -10,18 +10,18 @@
 namespace strata::cuda {
 namespace {
 
-// Rows in shared memory are given by their descriptors (wgmma.cuh), 64 channels each.
+// Rows in shared memory are given by their descriptors (wgmma.cuh), D channels each.
 // acc += left x rows.
-template <class T>
-__device__ inline void gradient_product(float (&acc)[32], const uint32_t (&left)[4][4], uint64_t rows) {
+template <class T, int kCount>
+__device__ inline void gradient_product(float (&acc)[kCount], const uint32_t (&left)[4][4], uint64_t rows) {
 #pragma unroll
   for (int kk = 0; kk < 4; ++kk) wgmma_rs(acc, left[kk], further(rows, kk * 16 * 128), T());
 }
 // acc = left rows x rows.
-template <class T>
-__device__ inline void row_product(float (&acc)[32], const uint32_t (&left)[4][4], uint64_t rows) {
+template <class T, int kSteps>
+__device__ inline void row_product(float (&acc)[32], const uint32_t (&left)[kSteps][4], uint64_t rows) {
 #pragma unroll
-  for (int kk = 0; kk < 4; ++kk) {
+  for (int kk = 0; kk < kSteps; ++kk) {
     if (kk == 0) {
       wgmma_rs_rows_first(acc, left[0], rows, T());
     } else {
@@ -29,10 +29,10 @@ __device__ inline void row_product(float (&acc)[32], const uint32_t (&left)[4][4
     }
   }
 }
-template <class T, int kCount>
+template <class T, int D, int kCount>
 __device__ inline void row_product(float (&acc)[kCount], uint64_t left, uint64_t rows) {
 #pragma unroll
-  for (int kk = 0; kk < 4; ++kk) {
+  for (int kk = 0; kk < D / 16; ++kk) {
     if (kk == 0) {
       wgmma_ss_first(acc, left, rows, T());
     } else {
@@ -55,7 +55,7 @@ __device__ inline float2 load_pair(uint32_t address) {
 }
 
 // What a consumer warpgroup does with its 64 keys.
-template <class T, int kLevels>
+template <class T, int D, int kLevels>
 struct KeyConsumer {
   using M = OnceLayout<kLevels>;
   [[maybe_unused]] static constexpr bool kCoarse = M::kCoarse, kPacked = M::kPacked, kOperands = !kCoarse;
@@ -66,8 +66,8 @@ struct KeyConsumer {
   uint32_t own;
   uint64_t own_rows;
   int group, warp, lane, own_first;
-  float keys[32] = {}, values[32] = {};
-  uint32_t key_operand[kOperands ? 4 : 1][4], value_operand[kOperands ? 4 : 1][4];
+  float keys[D / 2] = {}, values[D / 2] = {};
+  uint32_t key_operand[kOperands ? D / 16 : 1][4], value_operand[kOperands ? D / 16 : 1][4];
 
   __device__ KeyConsumer(const OnceArguments& arguments, const WorkTile& tile, uint32_t own_tiles, int my_group)
       : a(arguments),
@@ -84,10 +84,10 @@ struct KeyConsumer {
       load_operand(value_operand, own + M::kValues + group * M::kTile);
     }
   }
-  __device__ void load_operand(uint32_t (&operand)[4][4], uint32_t tile) const {
+  __device__ void load_operand(uint32_t (&operand)[D / 16][4], uint32_t tile) const {
     const uint32_t at = tile + panel_offset(64, 16 * warp + lane % 16, lane / 16);
 #pragma unroll
-    for (int kk = 0; kk < 4; ++kk) ldmatrix(operand[kk], at ^ (kk << 5));
+    for (int kk = 0; kk < D / 16; ++kk) ldmatrix(operand[kk], at ^ (kk << 5));
   }
 
   // Levels 2 to 4 from their packed product, at the resolution and with the weight of level 2: by product tile, column.
@@ -190,7 +190,7 @@ struct KeyConsumer {
     wgmma_fence();
     if constexpr (kCoarse) {
       float above[M::kCoarseRows / 2];
-      row_product<T>(above, further(own_rows, M::kCoarseKeys), further(queries, M::kCoarseTile));
+      row_product<T, D>(above, further(own_rows, M::kCoarseKeys), further(queries, M::kCoarseTile));
       wgmma_commit();
       wgmma_wait<0>();
       mix_levels(coarse, above, w);
@@ -204,10 +204,10 @@ struct KeyConsumer {
       row_product<T>(dp, value_operand, further(queries, M::kExtra));
     } else {
 #pragma unroll
-      for (int kk = 0; kk < 4; ++kk)
+      for (int kk = 0; kk < D / 16; ++kk)
         wgmma_ss(s, further(own_rows, M::kKeys + kk * 32), further(queries, kk * 32), 1, T());
       wgmma_commit();
-      row_product<T>(dp, further(own_rows, M::kValues), further(queries, M::kExtra));
+      row_product<T, D>(dp, further(own_rows, M::kValues), further(queries, M::kExtra));
     }
     wgmma_commit();
 #pragma unroll
@@ -256,33 +256,44 @@ struct KeyConsumer {
     if constexpr (kCoarse) gradient_product<T>(values, left_values, further(queries, M::kExtra));
     gradient_product<T>(keys, left, queries);
     wgmma_commit();
+    hand_over(left, dp, block, step, i, slots);
+    wgmma_wait<0>();
+  }
+  // A tile of queries that see none of these keys.
+  __device__ void skip_tile(const OnceBlock<kLevels>& block, int step, int i, const SumSlots<kLevels>& slots) const {
+    const uint32_t left[4][4] = {};
+    const float ds[kScores] = {};
+    hand_over(left, ds, block, step, i, slots);
+  }
+  // dS to the reducer.
+  __device__ void hand_over(const uint32_t (&left)[4][4], const float (&ds)[kScores], const OnceBlock<kLevels>& block,
+                            int step, int i, const SumSlots<kLevels>& slots) const {
     const auto gradients = block.gradients();
     if (step >= 2) mbarrier_wait(gradients.empty(step), (step / 2 - 1) & 1);
-    store_gradients(left, dp, block, step, i, slots);
+    store_gradients(left, ds, block, step, i, slots);
     fence_proxy_async();
     mbarrier_arrive(gradients.full(step));
-    wgmma_wait<0>();
   }
 
   // Results go out through the tile of the values, which are in registers.
   __device__ void store(float key_factor) const {
     const uint32_t tile = own + M::kValues + group * M::kTile;
-    const int tokens = static_cast<int>(p.key_tokens), head = work.first_head / static_cast<int>(p.heads / p.key_heads);
+    const int stored = work.limits.key_rows(p), head = work.first_head / static_cast<int>(p.heads / p.key_heads);
     auto row = [&](int slot) {
       const int at = own_first + paired_row(slot);
-      return at < tokens ? at : -1;
+      return at < stored ? at : -1;
     };
-    stage_rows<T, kD>(tile, 1.0f, [&](int i) { return values[i]; });
+    stage_rows<T, D>(tile, 1.0f, [&](int i) { return values[i]; });
     __syncwarp();
-    store_rows<kD>(tile, rows_of<T>(a.g.dv, work.batch, head), p.value_size, row);
+    store_rows<D>(tile, rows_of<T>(a.g.dv, work.batch, head), p.value_size, row);
     __syncwarp();
-    stage_rows<T, kD>(tile, key_factor, [&](int i) { return keys[i]; });
+    stage_rows<T, D>(tile, key_factor, [&](int i) { return keys[i]; });
     __syncwarp();
-    store_rows<kD>(tile, rows_of<T>(a.g.dk[0], work.batch, head), p.head_size, row);
+    store_rows<D>(tile, rows_of<T>(a.g.dk[0], work.batch, head), p.head_size, row);
   }
 };
 
-template <class T, int kLevels>
+template <class T, int D, int kLevels>
 __device__ void consume_once(const OnceArguments& a, const OnceBlock<kLevels>& block) {
   const HktProblem& p = a.p;
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128 - 2, 0);  // known to be uniform
@@ -290,16 +301,23 @@ __device__ void consume_once(const OnceArguments& a, const OnceBlock<kLevels>& b
   SumSlots<kLevels> slots;
   for (int wave = 0, step = 0; next_work_tile<true>(p, wave, &work); ++wave) {
     block.own().wait(wave);
-    KeyConsumer<T, kLevels> consumer(a, work, block.own_tiles(wave), group);
+    KeyConsumer<T, D, kLevels> consumer(a, work, block.own_tiles(wave), group);
     for (int head = work.first_head; head < work.first_head + work.heads; ++head) {
       const float* weights = static_cast<const float*>(p.weights) + head * p.levels;
       const LevelWeights w = level_weights(weights, p.levels);
       if (head > work.first_head) {
         const float factor = next_head_factor(weights, p.levels, 0);
 #pragma unroll
-        for (int i = 0; i < 32; ++i) consumer.keys[i] *= factor;
+        for (int i = 0; i < D / 2; ++i) consumer.keys[i] *= factor;
       }
-      for (int i = work.first; i < work.last; ++i, ++step) {
+      int i = work.first;
+      for (const int met = tiles_met<true>(p, work, consumer.own_first).x; i < met; ++i, ++step) {
+        block.others().wait(step);
+        consumer.skip_tile(block, step, i, slots);
+        slots.next(i, work.last);
+        block.others().release(step);
+      }
+      for (; i < work.last; ++i, ++step) {
         block.others().wait(step);
         consumer.add_tile(block, step, i, w, slots);
         slots.next(i, work.last);

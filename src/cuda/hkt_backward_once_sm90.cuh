@@ -8,9 +8,9 @@
 namespace strata::cuda {
 namespace {
 
-constexpr int kOnceThreads = 512, kD = 64;
+constexpr int kOnceThreads = 512;
 
-// Shared memory of a block, in bytes from its start. A tile has 64 rows of 64 channels.
+// Shared memory of a block, in bytes from its start. A tile has 64 rows of 64 channels, of which D are used.
 template <int kLevels>
 struct OnceLayout {
   static constexpr bool kCoarse = kLevels > 1, kPacked = kLevels > 3;
@@ -65,7 +65,7 @@ struct SumSlots {
   }
 };
 
-template <class T, int kLevels>
+template <class T, int D, int kLevels>
 __device__ void load_keys(const OnceArguments& a, const WorkTile& work, int wave, const OnceBlock<kLevels>& block) {
   using M = OnceLayout<kLevels>;
   const HktProblem& p = a.p;
@@ -74,20 +74,20 @@ __device__ void load_keys(const OnceArguments& a, const WorkTile& work, int wave
 #pragma unroll 1
   for (int group = 0; group < kGroups; ++group) {
     const int first = work.own_first + 64 * group;
-    load_rows<kD>(tiles + M::kKeys + group * M::kTile, rows_of<const T>(p.k[0], work.batch, head), first,
-                  work.own_limit, p.head_size, paired_row);
-    load_rows<kD>(tiles + M::kValues + group * M::kTile, rows_of<const T>(p.v, work.batch, head), first, work.own_limit,
-                  p.value_size, paired_row);
+    load_rows<D>(tiles + M::kKeys + group * M::kTile, rows_of<const T>(p.k[0], work.batch, head), first, work.own_limit,
+                 p.head_size, paired_row);
+    load_rows<D>(tiles + M::kValues + group * M::kTile, rows_of<const T>(p.v, work.batch, head), first, work.own_limit,
+                 p.value_size, paired_row);
     const uint32_t coarse = tiles + M::kCoarseKeys + group * M::kTile;
     if constexpr (M::kPacked) {
-      load_packed<kD, T>(coarse, p.k, p.levels, 1, work.batch, head, first, work.own_limit, p.head_size);
+      load_packed<D, T>(coarse, p.k, p.levels, 1, work.batch, head, first, work.own_limit, p.head_size);
     } else if constexpr (M::kCoarse) {
-      load_coarse_own<T, kD>(coarse, p, p.k, work, head, first);
+      load_coarse_own<T, D>(coarse, p, p.k, work, head, first);
     }
   }
 }
 
-template <class T, int kLevels>
+template <class T, int D, int kLevels>
 __device__ void load_queries(const OnceArguments& a, const WorkTile& work, const OnceBlock<kLevels>& block, int& step,
                              Producer& producer) {
   using M = OnceLayout<kLevels>;
@@ -95,15 +95,15 @@ __device__ void load_queries(const OnceArguments& a, const WorkTile& work, const
   const auto pipeline = block.others();
   auto limit_of = [&](int l) { return l < p.levels ? level_rows(work.other_limit, l) : 0; };
   for (int head = work.first_head; head < work.first_head + work.heads; ++head) {
-    const int64_t line = (static_cast<int64_t>(work.batch) * p.heads + head) * p.tokens;
+    const int64_t line = hkt_line(p, work.batch, head);
     const int begin = work.first * kOther;
     auto rows = [&](const ConstView& view) { return rows_of<const T>(view, work.batch, head); };
-    RowStream<kD, kOther> fine(rows(p.q[0]), begin, p.head_size), extra(rows(a.g.dout), begin, p.value_size);
+    RowStream<D, kOther> fine(rows(p.q[0]), begin, p.head_size), extra(rows(a.g.dout), begin, p.value_size);
     auto rows_at = [&](int l) { return rows(p.q[l < p.levels ? l : 0]); };
-    RowStream<kD, 32, M::kCoarseRows> level1(rows_at(1), begin / 2, p.head_size);
-    RowStream<kD, 16, M::kCoarseRows, 32> level2(rows_at(2), begin / 4, p.head_size);
-    RowStream<kD, 8, M::kCoarseRows, 48> level3(rows_at(3), begin / 8, p.head_size);
-    RowStream<kD, 4, M::kCoarseRows, 56> level4(rows_at(4), begin / 16, p.head_size);
+    RowStream<D, 32, M::kCoarseRows> level1(rows_at(1), begin / 2, p.head_size);
+    RowStream<D, 16, M::kCoarseRows, 32> level2(rows_at(2), begin / 4, p.head_size);
+    RowStream<D, 8, M::kCoarseRows, 48> level3(rows_at(3), begin / 8, p.head_size);
+    RowStream<D, 4, M::kCoarseRows, 56> level4(rows_at(4), begin / 16, p.head_size);
     for (int i = work.first; i < work.last; ++i, ++step) {
       producer.acquire(pipeline, step);
       const uint32_t tile = block.other_tile(step);
@@ -119,25 +119,26 @@ __device__ void load_queries(const OnceArguments& a, const WorkTile& work, const
       }
       if (threadIdx.x < kOther) {
         const int slot = static_cast<int>(threadIdx.x), at = i * kOther + other_row(slot);
-        const float* const from = a.numbers + 2 * line + (at < work.other_limit ? at : 0);
-        load_number(block.numbers(step) + 4 * slot, from, at < work.other_limit);
-        load_number(block.numbers(step) + 4 * (kOther + slot), from + p.tokens, at < work.other_limit);
+        const bool there = at < work.other_limit;
+        const int64_t from = line + (there ? at : 0);
+        load_number(block.numbers(step) + 4 * slot, a.lse2 + from, there);
+        load_number(block.numbers(step) + 4 * (kOther + slot), a.deltas + from, there);
       }
       producer.commit(pipeline, step);
     }
   }
 }
 
-template <class T, int kLevels>
+template <class T, int D, int kLevels>
 __device__ void produce_once(const OnceArguments& a, const OnceBlock<kLevels>& block) {
   int step = 0;
   Producer producer;
   WorkTile work;
   for (int wave = 0; next_work_tile<true>(a.p, wave, &work); ++wave) {
     producer.acquire(block.own(), wave);
-    load_keys<T, kLevels>(a, work, wave, block);
+    load_keys<T, D>(a, work, wave, block);
     producer.commit(block.own(), wave);
-    load_queries<T, kLevels>(a, work, block, step, producer);
+    load_queries<T, D>(a, work, block, step, producer);
   }
   producer.finish();
 }

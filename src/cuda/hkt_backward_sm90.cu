@@ -10,8 +10,10 @@
 // Sums over the other side are taken in registers, over the rows of level 2 at the end. With 4 or 5 levels, all coarse
 // levels are packed into that tile (hkt_scores.cuh), and threads exchange scores and sums of levels 2 to 4.
 //
-// With heads of 128 channels the sums of keys, coarse keys and values do not fit into the registers; there the values
-// have a kernel of their own, which computes the scores once more.
+// Heads are filled up to D channels, 64, 96 or 128. With 128 the sums of keys, coarse keys and values do not fit into
+// the registers; there the values have a kernel of their own, which computes the scores once more. With 96 they fit, as
+// P is kept rounded (kLean).
+#include <algorithm>
 #include <cmath>
 
 #include "cuda/device.h"
@@ -102,6 +104,11 @@ struct Consumer {
   using M = Layout<D, kLevels>;
   static constexpr bool kCoarse = M::kCoarse, kPacked = M::kPacked;
   static constexpr bool kKeys = kPart != Part::kValues, kValues = kOwnKeys && kPart != Part::kKeys;
+  // All sums of 96 channels leave no registers for P and dO V^T beside each other: P is then kept rounded, as dV takes
+  // it.
+  static constexpr bool kLean = D > 64 && kCoarse&& kKeys&& kValues;
+  // dO V^T is computed beside the coarse scores, where there are registers for both.
+  static constexpr bool kBeside = kKeys && kCoarse && !kPacked && !kLean;
 
   const Arguments& a;
   const HktProblem& p;
@@ -142,11 +149,11 @@ struct Consumer {
       float above[M::kCoarseRows / 2];
       wgmma_rows<T, D>(above, own + 2 * M::kOwnTile, tile + M::kCoarseTile, false);
       wgmma_commit();
-      if constexpr (kKeys && !kPacked) {  // packed, there are no registers for both
+      if constexpr (kBeside) {
         wgmma_rows<T, D>(dp, own + M::kOwnTile, tile + M::kExtra, false);
         wgmma_commit();
       }
-      wgmma_wait<kKeys && !kPacked ? 1 : 0>();
+      wgmma_wait<kBeside ? 1 : 0>();
       float level2[2][2];
       if constexpr (kPacked) unpack_levels(level2, above, w);
 #pragma unroll
@@ -159,7 +166,7 @@ struct Consumer {
       }
       wgmma_fence();
     }
-    if constexpr (kKeys && (!kCoarse || kPacked)) {
+    if constexpr (kKeys && !kBeside && !kLean) {
       wgmma_rows<T, D>(dp, own + M::kOwnTile, tile + M::kExtra, false);
       wgmma_commit();
     }
@@ -180,9 +187,8 @@ struct Consumer {
     }
   }
 
-  // s becomes P, dp becomes dS. numbers: lse and D of the tile's queries.
-  __device__ void softmax_gradient(float (&s)[kScores], float (&dp)[kScores], const float* numbers, int other_first,
-                                   float full_scale) const {
+  // s becomes P. numbers: lse and D of the tile's queries.
+  __device__ void softmax(float (&s)[kScores], const float* numbers, int other_first, float full_scale) const {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       float2 column = {};
@@ -194,31 +200,33 @@ struct Consumer {
         x = fast_exp2(x * full_scale - (kOwnKeys ? column_lse[i % 2] : lse2[i / 2]));
       }
     }
-    mask(s, dp, other_first);
-    if constexpr (kKeys) {
+    mask(s, other_first);
+  }
+  // dp becomes dS; weight(i) is P.
+  template <class Weight>
+  __device__ void score_gradient(float (&dp)[kScores], const float* numbers, int other_first,
+                                 const Weight& weight) const {
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        float2 column = {};
-        if (kOwnKeys) column = *reinterpret_cast<const float2*>(numbers + kOther + 8 * n + 2 * (lane % 4));
+    for (int n = 0; n < kTiles; ++n) {
+      float2 column = {};
+      if (kOwnKeys) column = *reinterpret_cast<const float2*>(numbers + kOther + 8 * n + 2 * (lane % 4));
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          dp[4 * n + i] = s[4 * n + i] * (dp[4 * n + i] - (!kOwnKeys ? delta[i / 2] : i % 2 ? column.y : column.x));
-      }
+      for (int i = 0; i < 4; ++i)
+        dp[4 * n + i] = weight(4 * n + i) * (dp[4 * n + i] - (!kOwnKeys ? delta[i / 2] : i % 2 ? column.y : column.x));
     }
+    mask(dp, other_first);
   }
   // What is masked may hold anything, and becomes zero.
-  __device__ void mask(float (&s)[kScores], float (&dp)[kScores], int other_first) const {
+  __device__ void mask(float (&x)[kScores], int other_first) const {
     if (other_first >= full.x * kOther && other_first < full.y * kOther) return;
     const SequenceLimits limits(p, work.batch);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {  // the other side's rows of a column are neighbours
-      const auto seen = kOwnKeys ? limits.seeing_queries(p, rows[i / 2]) : limits.visible_keys(p, rows[i / 2]);
-      const uint32_t bits = seen.bits(other_first + key_of_slot<kTiles>(0, 2 * (lane % 4) + i % 2), kTiles);
+      const auto seen_rows = kOwnKeys ? limits.seeing_queries(p, rows[i / 2]) : limits.visible_keys(p, rows[i / 2]);
+      const uint32_t bits = seen_rows.bits(other_first + key_of_slot<kTiles>(0, 2 * (lane % 4) + i % 2), kTiles);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        if ((bits >> n & 1) != 0) continue;
-        s[4 * n + i] = 0;
-        if constexpr (kKeys) dp[4 * n + i] = 0;
+        if ((bits >> n & 1) == 0) x[4 * n + i] = 0;
       }
     }
   }
@@ -227,11 +235,24 @@ struct Consumer {
   __device__ void add_tile(uint32_t tile, const float* numbers, int other_first, const LevelWeights& w,
                            const float (&factors)[5]) {
     float s[kScores], dp[kScores];
-    products(s, dp, tile, w);
-    softmax_gradient(s, dp, numbers, other_first, w.finest * static_cast<float>(p.scale) * kLog2e);
     uint32_t left_values[kValues ? kScores / 8 : 1][4], left[kKeys ? kScores / 8 : 1][4],
         left_coarse[M::kCoarseRows / 16][4];
+    products(s, dp, tile, w);
+    softmax(s, numbers, other_first, w.finest * static_cast<float>(p.scale) * kLog2e);
     if constexpr (kValues) to_operand<T>(left_values, s, 1.0f);
+    if constexpr (kLean) {
+      wgmma_fence();
+      wgmma_rows<T, D>(dp, own + M::kOwnTile, tile + M::kExtra, false);
+      gradient_product<T, D>(values, left_values, tile + M::kExtra);
+      wgmma_commit();
+      wgmma_wait<0>();
+      score_gradient(dp, numbers, other_first, [&](int i) {
+        const float2 pair = unpack(left_values[i / 8][i % 8 / 2], T());
+        return i % 2 == 0 ? pair.x : pair.y;
+      });
+    } else if constexpr (kKeys) {
+      score_gradient(dp, numbers, other_first, [&](int i) { return s[i]; });
+    }
     if constexpr (kKeys) to_operand<T>(left, dp, factors[0]);
     if constexpr (kKeys && kPacked) {
       packed_operand<T>(left_coarse, dp, factors);
@@ -239,7 +260,7 @@ struct Consumer {
       coarse_operand<T>(left_coarse, dp, factors[1], factors[2]);
     }
     wgmma_fence();
-    if constexpr (kValues) gradient_product<T, D>(values, left_values, tile + M::kExtra);
+    if constexpr (kValues && !kLean) gradient_product<T, D>(values, left_values, tile + M::kExtra);
     if constexpr (kKeys) gradient_product<T, D>(fine, left, tile);
     if constexpr (kKeys && kCoarse) gradient_product<T, D>(coarse, left_coarse, tile + M::kCoarseTile);
     wgmma_commit();
@@ -347,7 +368,7 @@ __device__ void consume(const Arguments& a, const Block<D, kLevels>& block, cons
   using M = Layout<D, kLevels>;
   const HktProblem& p = a.p;
   const auto pipeline = block.others();
-  const int group = static_cast<int>(threadIdx.x) / 128 - 1;
+  const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128 - 1, 0);  // known to be uniform
   WorkTile work;
   for (int wave = 0, step = 0; next_work_tile<kOwnKeys>(p, wave, &work); ++wave) {
     Consumer<T, D, kLevels, kOwnKeys, kPart> consumer(a, work, block.own_tiles(wave, group), group);
@@ -357,13 +378,23 @@ __device__ void consume(const Arguments& a, const Block<D, kLevels>& block, cons
       const LevelWeights w = level_weights(weights, p.levels);
       float factors[5];
       for (int l = 0; l < 5; ++l) factors[l] = kOwnKeys && l < p.levels ? weights[l] : 1.0f;
-      for (int i = work.first; i < work.last; ++i, ++step) {
+      const int2 met = tiles_met<kOwnKeys>(p, work, consumer.own_first);
+      auto pass = [&](int count) {  // tiles that only the block's other rows meet
+        for (; count > 0; --count, ++step) {
+          pipeline.wait(step);
+          pipeline.release(step);
+        }
+      };
+      pass(met.x - work.first);
+      int i = met.x;
+      for (; i < met.y; ++i, ++step) {
         pipeline.wait(step);
         const uint32_t tile = block.other_tile(step);
         const auto* numbers = reinterpret_cast<const float*>(start + (tile - block.memory) + M::kNumbers);
         consumer.add_tile(tile, numbers, i * kOther, w, factors);
         pipeline.release(step);
       }
+      pass(work.last - i);
     }
     consumer.add_neighbours();
     float parts[5] = {};  // of da
@@ -378,6 +409,7 @@ __device__ void consume(const Arguments& a, const Block<D, kLevels>& block, cons
 template <class T, int D, int kLevels, bool kOwnKeys, Part kPart>
 __global__ void __launch_bounds__(kThreads, 1) hkt_backward_sm90_kernel(const __grid_constant__ Arguments a) {
   extern __shared__ unsigned char raw[];
+  constexpr int kProducer = D == 64 ? 88 : D == 96 && kLevels > 1 && kOwnKeys ? 40 : 56;  // registers, of 504 for three
   const uint32_t at = shared_address(raw);
   const Block<D, kLevels> block{(at + 1023) / 1024 * 1024};
   if (threadIdx.x == 0) {
@@ -387,10 +419,10 @@ __global__ void __launch_bounds__(kThreads, 1) hkt_backward_sm90_kernel(const __
   fence_proxy_async();
   __syncthreads();
   if (threadIdx.x < 128) {
-    lower_register_budget<D == 64 ? 88 : 56>();
+    lower_register_budget<kProducer>();
     produce<T, D, kLevels, kOwnKeys, kPart>(a, block);
   } else {
-    raise_register_budget<D == 64 ? 208 : 224>();
+    raise_register_budget<(504 - kProducer) / 2>();
     consume<T, D, kLevels, kOwnKeys, kPart>(a, block, raw + (block.memory - at));
   }
 }
@@ -409,7 +441,7 @@ cudaError_t launch_one(const Arguments& a, cudaStream_t stream) {
 
 template <class T, int D, int kLevels>
 cudaError_t launch_all(const Arguments& a, cudaStream_t stream) {
-  constexpr bool kSplit = D > 64 && kLevels > 1;
+  constexpr bool kSplit = D > 96 && kLevels > 1;
   if constexpr (kSplit) {
     if (const cudaError_t e = launch_one<T, D, kLevels, true, Part::kValues>(a, stream); e != cudaSuccess) return e;
   }
@@ -418,12 +450,10 @@ cudaError_t launch_all(const Arguments& a, cudaStream_t stream) {
   return launch_one<T, D, kLevels, false, Part::kAll>(a, stream);
 }
 
-template <class T>
+template <class T, int D>
 cudaError_t launch(const Arguments& a, cudaStream_t stream) {
-  const bool small = a.p.head_size <= 64 && a.p.value_size <= 64;
-  if (a.p.levels == 1) return small ? launch_all<T, 64, 1>(a, stream) : launch_all<T, 128, 1>(a, stream);
-  if (a.p.levels <= 3) return small ? launch_all<T, 64, 3>(a, stream) : launch_all<T, 128, 3>(a, stream);
-  return small ? launch_all<T, 64, 5>(a, stream) : launch_all<T, 128, 5>(a, stream);
+  if (a.p.levels == 1) return launch_all<T, D, 1>(a, stream);
+  return a.p.levels <= 3 ? launch_all<T, D, 3>(a, stream) : launch_all<T, D, 5>(a, stream);
 }
 
 }  // namespace
@@ -433,7 +463,12 @@ int64_t hkt_backward_sm90_parts(const HktProblem& p) { return parts_of(p); }
 cudaError_t hkt_backward_sm90(const HktProblem& p, const HktOutputs& o, const HktGradients& g, const float* deltas,
                               float* weight_parts, cudaStream_t stream) {
   const Arguments a{p, o, g, deltas, weight_parts};
-  return with_16_bit_storage(p.dtype, [&](auto storage) { return launch<decltype(storage)>(a, stream); });
+  return with_16_bit_storage(p.dtype, [&](auto storage) {
+    using T = decltype(storage);
+    const int channels = std::max(p.head_size, p.value_size);
+    if (channels <= 64) return launch<T, 64>(a, stream);
+    return channels <= 96 ? launch<T, 96>(a, stream) : launch<T, 128>(a, stream);
+  });
 }
 
 }  // namespace strata::cuda

@@ -18,7 +18,7 @@ enum class Part { kAll, kKeys, kValues };  // dk or dq, and dv
 // Shared memory of a block, in bytes from its start. P: panels of 64 channels.
 template <int D, int kLevels>
 struct Layout {
-  static constexpr int P = D / 64, kStages = D == 64 ? 3 : 2;
+  static constexpr int P = (D + 63) / 64, kStages = D <= 64 ? 3 : 2;
   static constexpr bool kCoarse = kLevels > 1, kPacked = kLevels > 3;
   // Of the other side: 32 of level 1, 16 of level 2; packed also 8 of level 3, and 4 of level 4, each twice.
   static constexpr int kCoarseRows = kPacked ? 64 : 48;
@@ -27,7 +27,7 @@ struct Layout {
   static constexpr int kCoarseTile = 2 * kExtra;
   static constexpr int kNumbers = kCoarseTile + (kCoarse ? kCoarseRows * 128 * P : 0);  // lse and D of its queries
   static constexpr int kStage = kNumbers + 1024;
-  static constexpr int kOwn = kGroups * kOwnTiles * kOwnTile, kOwnBuffers = D == 64 ? 2 : 1;
+  static constexpr int kOwn = kGroups * kOwnTiles * kOwnTile, kOwnBuffers = D <= 64 ? 2 : 1;
   static constexpr int kStagesBegin = kOwnBuffers * kOwn;
   static constexpr int kBarriers = kStagesBegin + kStages * kStage;
   static constexpr int kSize = kBarriers + 16 * (kStages + kOwnBuffers) + 1024;
@@ -75,19 +75,21 @@ __device__ bool next_work_tile(const HktProblem& p, int wave, WorkTile* work) {
   const int group_size = static_cast<int>(p.heads / p.key_heads);
   const auto owners = static_cast<unsigned>(kOwnKeys ? p.key_heads : p.heads);
   const HktSide own = kOwnKeys ? key_side(p) : query_side(p);
-  const auto item = static_cast<unsigned>(scheduled_tile(wave));
   // The most work first: early keys are seen by most, late queries see most.
   int owner;
-  if (own.begins == nullptr) {  // all heads of a sequence before the next one
-    const unsigned row_blocks = (static_cast<unsigned>(own.tokens) + kRows - 1) / kRows, line = item / row_blocks;
-    if (line >= owners * static_cast<unsigned>(p.batch)) return false;
-    const unsigned block = kOwnKeys ? item % row_blocks : row_blocks - 1 - item % row_blocks;
-    owner = static_cast<int>(line % owners);
-    work->batch = static_cast<int>(line / owners);
+  if (own.begins == nullptr) {
+    const unsigned row_blocks = (static_cast<unsigned>(own.tokens) + kRows - 1) / kRows,
+                   lines = owners * static_cast<unsigned>(p.batch);
+    LineTile at;
+    if (!next_line_tile(wave, row_blocks, lines, section_of(p), &at)) return false;
+    const unsigned block = kOwnKeys ? at.rank : row_blocks - 1 - at.rank;
+    owner = static_cast<int>(at.line % owners);
+    work->batch = static_cast<int>(at.line / owners);
     work->own_first = static_cast<int>(block * kRows);
     work->tile = static_cast<int>(work->batch * row_blocks + block);
   } else {
-    const auto tiles = static_cast<unsigned>(tile_count(own, kRows));
+    const auto tiles = static_cast<unsigned>(tile_count(own, kRows)),
+               item = static_cast<unsigned>(scheduled_tile(wave));
     if (item >= owners * tiles) return false;
     owner = static_cast<int>(item / tiles);
     work->tile = static_cast<int>(kOwnKeys ? item % tiles : tiles - 1 - item % tiles);
@@ -107,15 +109,25 @@ __device__ bool next_work_tile(const HktProblem& p, int wave, WorkTile* work) {
   return true;
 }
 
+// Of the tiles that the block's rows meet, those that the 64 rows from `first` on do.
+template <bool kOwnKeys>
+__device__ int2 tiles_met(const HktProblem& p, const WorkTile& work, int first) {
+  const int2 range =
+      kOwnKeys ? work.limits.query_tiles(p, first, 64, kOther) : work.limits.key_tiles(p, first, 64, kOther);
+  return make_int2(min(max(range.x, work.first), work.last), min(range.y, work.last));
+}
+
 // Slots g of the tile are rows of level 1, slots g + 8 those of level 2, zeros where there is none.
 template <class T, int D>
 __device__ void load_coarse_own(uint32_t tile, const HktProblem& p, const ConstView* own, const WorkTile& work,
                                 int head, int first) {
   using S = ThreadSlice<D>;
+  if (S::is_idle()) return;
   const bool three = p.levels > 2;
   const Rows<const T> rows[2] = {rows_of<const T>(own[1], work.batch, head),
                                  rows_of<const T>(own[three ? 2 : 1], work.batch, head)};
-  const int at[2] = {first / 2 + S::slot() % 8, first / 4 + S::slot() % 8 / 2};
+  const int sixteen = S::slot() / 16,
+            at[2] = {first / 2 + sixteen * 8 + S::slot() % 8, first / 4 + sixteen * 4 + S::slot() % 8 / 2};
   const int limits[2] = {(work.own_limit + 1) / 2, three ? (work.own_limit + 3) / 4 : 0}, bytes = S::bytes(p.head_size);
   const char* const source[2] = {S::source(rows[0], at[0], p.head_size), S::source(rows[1], at[1], p.head_size)};
   const uint32_t to = tile + panel_offset(64, S::slot(), S::chunk());

@@ -2,7 +2,9 @@
 // warp-specialised kernel: a work tile is 256 queries of one head, for two consumer warpgroups of 128 with two products
 // of 64 rows each; a producer warpgroup loads keys and values. Rows and keys are arranged as in hkt_scores.cuh, with 64
 // rows in place of 16: slot r of product a is row 2r + a, level 1 has one product of 64 rows, and level 2 one with
-// every row twice. With 4 or 5 levels, levels 2 to 4 are packed into one product.
+// every row twice. With 4 or 5 levels, levels 2 to 4 are packed into one product. Heads are filled up to D channels,
+// 32, 64, 96 or 128.
+#include <algorithm>
 #include <cmath>
 
 #include "cuda/device.h"
@@ -24,7 +26,7 @@ __host__ __device__ constexpr int producer_registers(int levels) { return levels
 // Shared memory of a block, in bytes from its start. P: panels of 64 channels.
 template <int D, int kLevels>
 struct Layout {
-  static constexpr int P = D / 64, kKeys = D == 64 ? 128 : 64, kStages = D == 64 ? 3 : 2;
+  static constexpr int P = (D + 63) / 64, kKeys = D <= 64 ? 128 : 64, kStages = D <= 64 ? 3 : 2;
   static constexpr bool kPacked = kLevels > 3;
   static constexpr int kTiles = kPacked ? 3 : kLevels;  // of keys: one for each level, or for those that are packed
   static constexpr int kPackedKeys = kKeys / 4 + kKeys / 8 + (kKeys > 128 ? kKeys / 16 : 8);
@@ -67,17 +69,19 @@ struct WorkTile {
 template <int kKeys>
 __device__ bool next_work_tile(const HktProblem& p, int wave, WorkTile* work) {
   const HktSide queries = query_side(p);
-  const auto item = static_cast<unsigned>(scheduled_tile(wave));
   const auto heads = static_cast<unsigned>(p.heads);
   // The last rows see most keys, and go first.
-  if (queries.begins == nullptr) {  // all heads of a sequence before the next one
-    const unsigned row_blocks = (static_cast<unsigned>(p.tokens) + kRows - 1) / kRows, line = item / row_blocks;
-    if (line >= heads * static_cast<unsigned>(p.batch)) return false;
-    work->head = static_cast<int>(line % heads);
-    work->batch = static_cast<int>(line / heads);
-    work->first_row = static_cast<int>((row_blocks - 1 - item % row_blocks) * kRows);
+  if (queries.begins == nullptr) {
+    const unsigned row_blocks = (static_cast<unsigned>(p.tokens) + kRows - 1) / kRows,
+                   lines = heads * static_cast<unsigned>(p.batch);
+    LineTile at;
+    if (!next_line_tile(wave, row_blocks, lines, section_of(p), &at)) return false;
+    work->head = static_cast<int>(at.line % heads);
+    work->batch = static_cast<int>(at.line / heads);
+    work->first_row = static_cast<int>((row_blocks - 1 - at.rank) * kRows);
   } else {
-    const auto tiles = static_cast<unsigned>(tile_count(queries, kRows));
+    const auto tiles = static_cast<unsigned>(tile_count(queries, kRows)),
+               item = static_cast<unsigned>(scheduled_tile(wave));
     if (item >= heads * tiles) return false;
     work->head = static_cast<int>(item / tiles);
     const HktTile at = locate_tile(queries, tiles - 1 - item % tiles, kRows);
@@ -328,16 +332,26 @@ template <class T, int D, int kLevels>
 __device__ void consume(const HktProblem& p, const HktOutputs& o, const Block<D, kLevels>& block) {
   using M = Layout<D, kLevels>;
   const auto pipeline = block.keys();
-  const int group = static_cast<int>(threadIdx.x) / 128 - 1;
+  const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128 - 1, 0);  // known to be uniform
   WorkTile work;
   for (int wave = 0, step = 0; next_work_tile<M::kKeys>(p, wave, &work); ++wave) {
     Consumer<T, D, kLevels> consumer(p, work, block.query_tiles(group), group);
     block.queries().wait(wave);
-    for (int i = work.first; i < work.last; ++i, ++step) {
-      pipeline.wait(step);
-      consumer.add_tile(block.key_tile(step), i);
+    auto release = [&] {
       __syncwarp();
       if (consumer.lane == 0) pipeline.release(step);
+      ++step;
+    };
+    int i = work.first;
+    const int end = min(work.last, work.limits.key_tiles(p, consumer.own_first, kGroupRows, M::kKeys).y);
+    for (; i < end; ++i) {
+      pipeline.wait(step);
+      consumer.add_tile(block.key_tile(step), i);
+      release();
+    }
+    for (; i < work.last; ++i) {  // which the first rows of the block do not see
+      pipeline.wait(step);
+      release();
     }
     consumer.store(o);
     if (consumer.lane == 0) block.queries().release(wave);
@@ -375,25 +389,30 @@ cudaError_t launch(const HktProblem& p, const HktOutputs& o, cudaStream_t stream
   return cudaGetLastError();
 }
 
-template <class T>
+template <class T, int D>
 cudaError_t launch(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
-  const bool small = p.head_size <= 64 && p.value_size <= 64;
   switch (p.levels) {
     case 1:
-      return small ? launch<T, 64, 1>(p, o, stream) : launch<T, 128, 1>(p, o, stream);
+      return launch<T, D, 1>(p, o, stream);
     case 2:
-      return small ? launch<T, 64, 2>(p, o, stream) : launch<T, 128, 2>(p, o, stream);
+      return launch<T, D, 2>(p, o, stream);
     case 3:
-      return small ? launch<T, 64, 3>(p, o, stream) : launch<T, 128, 3>(p, o, stream);
+      return launch<T, D, 3>(p, o, stream);
     default:
-      return small ? launch<T, 64, 5>(p, o, stream) : launch<T, 128, 5>(p, o, stream);
+      return launch<T, D, 5>(p, o, stream);
   }
 }
 
 }  // namespace
 
 cudaError_t hkt_forward_sm90(const HktProblem& p, const HktOutputs& o, cudaStream_t stream) {
-  return with_16_bit_storage(p.dtype, [&](auto storage) { return launch<decltype(storage)>(p, o, stream); });
+  return with_16_bit_storage(p.dtype, [&](auto storage) {
+    using T = decltype(storage);
+    const int channels = std::max(p.head_size, p.value_size);
+    if (channels <= 32) return launch<T, 32>(p, o, stream);
+    if (channels <= 64) return launch<T, 64>(p, o, stream);
+    return channels <= 96 ? launch<T, 96>(p, o, stream) : launch<T, 128>(p, o, stream);
+  });
 }
 
 }  // namespace strata::cuda

@@ -106,6 +106,12 @@ struct SequenceLimits {
     return make_int2(begin, max(begin, (end + size - 1) / size));
   }
 };
+// Where early work tiles have more work than late ones: of how many heads the longest tiles come first
+// (next_line_tile() in pipeline.cuh), as many as fit into the caches. 0: all tiles are alike.
+__device__ inline unsigned section_of(const HktProblem& p) {
+  const bool uneven = p.causal && p.window_left + 1 >= p.tokens;
+  return uneven ? max(1u, (1u << 17) / max(1u, static_cast<unsigned>(p.tokens))) : 0u;
+}
 // Rows of a level that has `tokens` at level 0.
 __host__ __device__ constexpr int level_rows(int tokens, int level) { return (tokens + (1 << level) - 1) >> level; }
 

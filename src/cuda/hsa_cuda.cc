@@ -30,9 +30,13 @@ Kernels backward_kernels(const HsaProblem& p, const HsaPlan& plan, const HsaGrad
 
 // The kernels that the views of the problem allow; hsa_backward() asks as much of the gradients' views.
 size_t node_bytes(const HsaProblem& p, const HsaPlan& plan, bool backward) {
-  return p.dtype == DType::kFloat64
-             ? sizeof(double) * place_numbers<double>(p, plan, backward, false, nullptr, nullptr)
-             : sizeof(float) * place_numbers<float>(p, plan, backward, supports_mma(p, plan), nullptr, nullptr);
+  HktProblem hkt;
+  const size_t star = hsa_star(p, plan, &hkt) ? hsa_star_workspace(p, hkt, backward) : 0;
+  const size_t nodes =
+      p.dtype == DType::kFloat64
+          ? sizeof(double) * place_numbers<double>(p, plan, backward, false, nullptr, nullptr)
+          : sizeof(float) * place_numbers<float>(p, plan, backward, supports_mma(p, plan), nullptr, nullptr);
+  return std::max(star, nodes);
 }
 
 Status check_call(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const void* workspace) {
@@ -59,6 +63,8 @@ Status check_call(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbe
 }  // namespace
 
 KernelChoice hsa_kernels(const HsaProblem& p, const HsaPlan& plan) {
+  HktProblem hkt;
+  if (hsa_star(p, plan, &hkt)) return hkt_kernels(hkt);
   return {forward_kernels(p, plan, {}), backward_kernels(p, plan, {})};
 }
 
@@ -71,6 +77,8 @@ Status hsa_forward(const HsaProblem& p, const HsaPlan& plan, const int32_t* numb
                    void* workspace, Stream stream) {
   if (Status s = check_call(p, plan, numbers, workspace); !s.ok()) return s;
   const HsaCall call{p, plan, numbers, workspace, static_cast<cudaStream_t>(stream)};
+  HktProblem hkt;
+  if (hsa_star(p, plan, &hkt)) return hsa_star_forward(call, hkt, o);
   const bool mma = forward_kernels(p, plan, o) == Kernels::kMma;
   return cuda_status(mma ? hsa_forward_mma(call, o) : hsa_forward_simt(call, o), "HSA forward");
 }
@@ -80,6 +88,9 @@ Status hsa_backward(const HsaProblem& p, const HsaPlan& plan, const int32_t* num
   if (Status s = check_call(p, plan, numbers, workspace); !s.ok()) return s;
   if (Status s = hsa_check(g, p); !s.ok()) return s;
   const HsaCall call{p, plan, numbers, workspace, static_cast<cudaStream_t>(stream)};
+  HktProblem hkt;
+  if (hsa_star(p, plan, &hkt) && g.dweights.data == nullptr && g.dkey_bias.data == nullptr)
+    return hsa_star_backward(call, hkt, g);
   const bool mma = backward_kernels(p, plan, g) == Kernels::kMma;
   if (!mma && p.levels > 1 && supports_mma(p, plan))
     return invalid("dout, dq, dk, dv: expected rows aligned to 16 bytes, as those of q, k and v are");

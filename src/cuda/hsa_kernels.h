@@ -27,6 +27,13 @@ inline bool has_small_heads(const HsaProblem& p) { return p.head_size <= 64 && p
 cudaError_t hsa_forward_mma(const HsaCall& call, const HsaOutputs& o);
 cudaError_t hsa_backward_mma(const HsaCall& call, const HsaGradients& g);
 
+// hsa_star.cu: trees that HKT's kernels compute. hsa_star() says whether these are such, and *hkt is then their
+// problem.
+bool hsa_star(const HsaProblem& p, const HsaPlan& plan, HktProblem* hkt);
+size_t hsa_star_workspace(const HsaProblem& p, const HktProblem& hkt, bool backward);
+Status hsa_star_forward(const HsaCall& call, HktProblem hkt, const HsaOutputs& o);
+Status hsa_star_backward(const HsaCall& call, HktProblem hkt, const HsaGradients& g);
+
 // hsa_forward_simt.cu, hsa_backward_simt.cu: any tree, any storage type.
 cudaError_t hsa_forward_simt(const HsaCall& call, const HsaOutputs& o);
 cudaError_t hsa_backward_simt(const HsaCall& call, const HsaGradients& g);

@@ -41,6 +41,18 @@ int owned_levels(const TreeView& tree) {
   return levels;
 }
 
+// Tokens of every tree, where each is one family of its tokens and all have as many; 0: other trees.
+int64_t star_tokens(const HsaProblem& p) {
+  for (int64_t n = 0; n < p.sequences; ++n) {
+    const TreeView& tree = p.trees[n];
+    if (tree.families != 1 || tree.tokens != p.trees[0].tokens || family_size(tree, 0) != tree.tokens) return 0;
+    for (int64_t t = 0; t < tree.tokens; ++t) {
+      if (tree.children[tree.child_begin[0] + t] != t) return 0;
+    }
+  }
+  return p.sequences > 0 ? p.trees[0].tokens : 0;
+}
+
 // How many families, tokens and tiles there are, by depth; returns the number of children.
 int64_t count_families(const HsaProblem& p, HsaPlan* plan, std::vector<std::vector<int32_t>>& depths) {
   int64_t children = 0;
@@ -87,6 +99,7 @@ Status hsa_plan(const HsaProblem& p, HsaPlan* plan) {
   if (Status s = hsa_check_trees(p); !s.ok()) return s;
   plan->levels = p.levels;
   plan->owned_levels = kMaxLevels;
+  plan->star_tokens = star_tokens(p);
   std::vector<std::vector<int32_t>> depths(p.sequences);
   const int64_t children = count_families(p, plan, depths);
   if (std::max(children, plan->leaves) > INT32_MAX)

@@ -159,18 +159,23 @@ struct StreamHead : StreamKeys<S> {
   using C = typename ComputeOf<S>::Type;
   using StreamKeys<S>::a;
   int head, stream;
+  int64_t line;  // where lse and the like of the tokens begin
 
   // All query streams, one after the other.
   __device__ StreamHead(const StreamArgs<S>& args, int query_stream)
       : StreamKeys<S>(args, args.heights.heads.quotient(query_stream),
                       args.heights.group.quotient(args.heights.heads.remainder(query_stream))),
         head(args.heights.heads.remainder(query_stream)),
-        stream(query_stream) {}
+        stream(query_stream),
+        line(stream_line(args.p, this->batch, head)) {}
+  // The heads of a group, one after the other, which have these keys.
+  __device__ StreamHead(const StreamKeys<S>& keys, int in_group)
+      : StreamKeys<S>(keys),
+        head(keys.key_head * static_cast<int>(keys.a.heights.group.value) + in_group),
+        stream(keys.batch * static_cast<int>(keys.a.p.heads) + head),
+        line(stream_line(keys.a.p, keys.batch, head)) {}
 
-  // Where lse and the like of a token lie.
-  __device__ int64_t token(int t) const {
-    return (a.p.lengths == nullptr ? stream * a.p.tokens : stream_line(a.p, this->batch, head)) + t;
-  }
+  __device__ int64_t token(int t) const { return line + t; }
   // What dropout multiplies the weight of query i for entry n of a height by.
   __device__ C kept(int i, int height, int n) const {
     const uint64_t key = dropout_key(a.p.dropout.state);

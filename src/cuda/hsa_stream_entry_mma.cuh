@@ -203,19 +203,17 @@ struct EntryWarp {
 
   // Tiles of queries from, from + step, .. before `to` of those that may see the entries, head after head of the group.
   __device__ void add_queries(int from, int to, int step, int begin, int chunks) {
-    const int group = static_cast<int>(a.heights.group.value);
     int which = from / chunks, chunk = from % chunks;
     auto advance = [&] {
       for (chunk += step; chunk >= chunks; chunk -= chunks) ++which;
     };
-    auto head_of = [&](int head) { return StreamHead<T>(a, keys.key_stream * group + head); };
-    if (from < to) load(head_of(which), begin + chunk * kTileRows, stages);
+    if (from < to) load(StreamHead<T>(keys, which), begin + chunk * kTileRows, stages);
     for (int item = from, turn = 0; item < to; item += step, ++turn) {
-      const StreamHead<T> head = head_of(which);
+      const StreamHead<T> head(keys, which);
       const int i0 = begin + chunk * kTileRows;
       advance();
       if (item + step < to) {
-        load(head_of(which), begin + chunk * kTileRows, stages + (turn + 1) % 2 * Layout::stage(levels()));
+        load(StreamHead<T>(keys, which), begin + chunk * kTileRows, stages + (turn + 1) % 2 * Layout::stage(levels()));
         cp_async_wait<1>();
       } else {
         cp_async_wait<0>();

@@ -151,9 +151,8 @@ struct EntryGradient {
   __device__ void add_queries(int n) {
     const C term = keys.term(height, n);
     if (term == -static_cast<C>(INFINITY)) return;
-    const int64_t group = a.p.heads / a.p.key_heads;
-    for (int64_t g = 0; g < group; ++g) {
-      const StreamHead<S> head(a, static_cast<int>(keys.key_stream * group + g));
+    for (int g = 0; g < static_cast<int>(a.heights.group.value); ++g) {
+      const StreamHead<S> head(keys, g);
       for (int i = keys.first_query(height, n) + warp_of_thread(); i < keys.end_query(height, n); i += kWarps)
         add_query(head, n, i, term);
     }

@@ -1,174 +1,159 @@
-// One decoding step of streaming attention on CUDA (strata/hsa_stream.h): a block per sequence and query head attends
-// to the cache; then a block per sequence adds the token to it.
+// One decoding step of streaming attention on CUDA (HsaStreamStep), one launch: a block has one sequence and up to
+// kHeads query heads of one key head. It attends to the cache and adds the token to it. The slots that a token writes
+// are those of nodes that it does not see, so no block waits for another; the last block of a sequence counts the
+// token.
+#include <algorithm>
 #include <cmath>
 
 #include "cuda/hsa_stream_kernels.h"
-#include "cuda/online_softmax.cuh"
-#include "cuda/simt.cuh"
+#include "cuda/hsa_stream_step.cuh"
+#include "cuda/launch.cuh"
 
 namespace strata::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-
-// The cache of one sequence and key head: `ring` slots of every height, a row of `width` = levels * head_size key
-// channels each.
-template <class C>
-struct StepCache {
-  const HsaStreamStep& s;
-  int64_t ring, width;
-  C *keys, *values, *kappas, *masses;
-  const C *new_key, *new_value;
-  C new_kappa, new_mass;
-
-  __device__ StepCache(const HsaStreamStep& step, int64_t batch, int64_t key_head)
-      : s(step), ring(static_cast<int64_t>(s.near) * s.branching), width(static_cast<int64_t>(s.levels) * s.head_size) {
-    const int64_t row = batch * s.key_heads + key_head, first = row * s.capacity * ring;
-    keys = static_cast<C*>(s.keys) + first * width;
-    values = static_cast<C*>(s.values) + first * s.value_size;
-    kappas = static_cast<C*>(s.kappas) + first;
-    masses = static_cast<C*>(s.masses) + batch * s.capacity * ring;
-    new_key = static_cast<const C*>(s.k) + row * width;
-    new_value = static_cast<const C*>(s.v) + row * s.value_size;
-    new_kappa = s.key_bias == nullptr ? C(0) : static_cast<const C*>(s.key_bias)[row];
-    new_mass = s.weight == nullptr ? C(1) : static_cast<const C*>(s.weight)[batch];
+// A tile of 32 entries, of each of which a lane of the warp knows the slot.
+template <class C, int kChunks, int kHeads, bool kAligned>
+__device__ void see_tile(const StepBlock<C>& block, const Entry<C>& entry, const C* queries,
+                         DecodedHead<C, kChunks> (&decoded)[kHeads]) {
+  const HsaStreamStep& s = block.s;
+  const int padded = block.call.padded;
+  int slots[kGroup];
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) slots[i] = __shfl_sync(~0u, entry.slot, i, kGroup);
+  auto load = [&](const C* rows, int channels, int c, uint4(&parts)[kGroup]) {
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i)
+      parts[i] = load_part<C, kAligned>(rows + static_cast<int64_t>(max(0, slots[i])) * channels, 1,
+                                        first_channel<C>(c), channels, slots[i] >= 0);
+  };
+  C sums[kHeads][kGroup] = {};
+#pragma unroll 2
+  for (int c = 0; c < padded / kChunkNumbers<C>; ++c) {
+    uint4 keys[kGroup];
+    load(block.keys, block.call.width, c, keys);
+    add_products<C>(keys, queries + first_channel<C>(c), padded, sums);
   }
-  __device__ int64_t slot(int64_t height, int64_t node) const { return height * ring + node % ring; }
-};
-
-// Whether the next token has room; a full cache stays as it is, and the output becomes NaN.
-__device__ bool has_room(const HsaStreamStep& s, int64_t batch) {
-  int64_t heights = 1;
-  for (int64_t rest = s.lengths[batch] + 1; rest >= s.branching; rest /= s.branching) ++heights;
-  return s.lengths[batch] >= 0 && heights <= s.capacity;
+  C weights[kHeads];
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    const C position = h < block.heads ? entry.position(s, block.first_head + h) : C(0);
+    const C score = own_sum(sums[h]) + entry.bias() + position;
+    weights[h] = decoded[h].add(entry.is_seen() ? score : -static_cast<C>(INFINITY));
+  }
+  // Hidden tokens may hold anything; those that are not there hold zeros.
+  const unsigned seen = __ballot_sync(~0u, entry.is_seen() || entry.slot < 0) >> (group_of_lane() * kGroup);
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    uint4 values[kGroup];
+    load(block.values, s.value_size, c, values);
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      if ((seen >> i & 1) == 0) values[i] = {0, 0, 0, 0};
+    }
+    mix_values(weights, c, values, decoded);
+  }
 }
 
-// One query head of one sequence, by the warps of a block: every warp has some of the entries.
-template <class C>
-struct StepQuery {
-  const StepCache<C>& cache;
-  int64_t head;
-  const C* q;  // (levels, head_size)
-  OnlineSoftmax<C> softmax;
-  C acc[kLaneChannels] = {};
-
-  __device__ StepQuery(const StepCache<C>& c, int64_t batch, int64_t h)
-      : cache(c), head(h), q(static_cast<const C*>(c.s.q) + (batch * c.s.heads + h) * c.width) {}
-
-  __device__ void see(const C* key, const C* value, C kappa, C mass, C position) {
-    if (!(mass > 0)) return;
-    const HsaStreamStep& s = cache.s;
-    C sum = 0;
-    for (int level = 0; level < s.levels; ++level) {
-      const C weight =
-          s.level_weights == nullptr ? C(1) : static_cast<const C*>(s.level_weights)[head * s.levels + level];
-      C product = 0;
-      each_lane_channel(s.head_size,
-                        [&](int, int c) { product += q[level * s.head_size + c] * key[level * s.head_size + c]; });
-      sum += weight * product;
-    }
-    C rescale;
-    const C p = softmax.add_one(static_cast<C>(s.scale) * warp_sum(sum) + kappa + log(mass) + position, rescale);
-    each_lane_channel(s.value_size, [&](int x, int c) { acc[x] = acc[x] * rescale + p * value[c]; });
-  }
-  __device__ void see_cache(int64_t length) {
-    const HsaStreamStep& s = cache.s;
-    const int64_t b = s.branching, n = s.near;
-    int64_t ancestor = length;
-    for (int64_t height = 0; height == 0 || ancestor >= n; ++height, ancestor /= b) {
-      const int64_t end = height == 0 ? ancestor : ancestor - n + 1;
-      for (int64_t m = max(int64_t{0}, ancestor / b - n + 1) * b + warp_of_thread(); m < end; m += kWarps) {
-        const int64_t at = cache.slot(height, m);
-        const int64_t table = (((head * s.heights + height) * n + ancestor / b - m / b) * b + ancestor % b) * b + m % b;
-        const bool positioned = s.positions != nullptr && height < s.heights;
-        see(cache.keys + at * cache.width, cache.values + at * s.value_size, cache.kappas[at], cache.masses[at],
-            positioned ? static_cast<const C*>(s.positions)[table] : C(0));
-      }
-    }
-  }
-};
-
-template <class C>
-__global__ void __launch_bounds__(kThreads) stream_step_kernel(const __grid_constant__ HsaStreamStep s) {
-  __shared__ C maxima[kWarps], sums[kWarps], outs[kWarps][kMaxHeadSize];
-  const int64_t batch = blockIdx.x / s.heads, head = blockIdx.x % s.heads;
-  C* const out = static_cast<C*>(s.out) + static_cast<int64_t>(blockIdx.x) * s.value_size;
-  if (!has_room(s, batch)) {
-    for (int c = static_cast<int>(threadIdx.x); c < s.value_size; c += kThreads) out[c] = static_cast<C>(NAN);
+template <class C, int kChunks, int kHeads, bool kAligned>
+__global__ void __launch_bounds__(kDecodeThreads, kChunks <= 2 && kHeads == 1 ? 4 : 1)
+    stream_step_kernel(const __grid_constant__ StepCall call) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  C* const shared = reinterpret_cast<C*>(memory);
+  __shared__ SeenNodes seen[kMaxHeights];
+  __shared__ C own_scores[kHeads];
+  const HsaStreamStep& s = call.s;
+  const StepBlock<C> block(call, kHeads);
+  const int64_t stored = s.lengths[block.batch], length = stored < 0 ? -1 : stored & ((int64_t{1} << kCountBit) - 1);
+  if (!block.has_room(length)) {
+    for (int at = static_cast<int>(threadIdx.x); at < block.heads * s.value_size; at += kDecodeThreads)
+      block.out(0)[at] = static_cast<C>(NAN);
     return;
   }
-  const StepCache<C> cache(s, batch, head / (s.heads / s.key_heads));
-  StepQuery<C> query(cache, batch, head);
-  const int warp = warp_of_thread();
-  if (warp == 0) query.see(cache.new_key, cache.new_value, cache.new_kappa, cache.new_mass, C(0));
-  query.see_cache(s.lengths[batch]);
-  each_lane_channel(s.value_size, [&](int x, int c) { outs[warp][c] = query.acc[x]; });
-  if (lane_of_thread() == 0) maxima[warp] = query.softmax.max, sums[warp] = query.softmax.sum;
+  C *const new_key = shared + kHeads * call.padded, *const new_value = new_key + call.width;
+  C* const lines = new_value + s.value_size;
+  block.template load<kHeads>(shared, new_key, new_value);
+  const int heights = static_cast<int>(min(s.capacity, int64_t{kMaxHeights}));
+  if (static_cast<int>(threadIdx.x) < heights)
+    seen[threadIdx.x] = SeenNodes(call, length, static_cast<int>(threadIdx.x));
   __syncthreads();
-  for (int c = static_cast<int>(threadIdx.x); c < s.value_size; c += kThreads) {
-    C peak = maxima[0], sum = 0, y = 0;
-    for (int w = 1; w < kWarps; ++w) peak = fmax(peak, maxima[w]);
-    for (int w = 0; w < kWarps; ++w) {
-      const C factor = exp(maxima[w] - finite_or_zero(peak));
-      sum += factor * sums[w];
-      y += factor * outs[w][c];
-    }
-    out[c] = sum == 0 ? C(0) : y / sum;
+  if (threadIdx.x == 0) block.count();
+
+  int entries = 0;
+  for (int h = 0; h < heights; ++h) entries += seen[h].count;
+  const int warp = warp_of_thread();
+  DecodedHead<C, kChunks> decoded[kHeads];
+  for (int tile = warp; tile * kTileKeys < entries; tile += kDecodeWarps) {
+    const Entry<C> entry(block, seen, tile * kTileKeys + lane_of_thread(), entries);
+    see_tile<C, kChunks, kHeads, kAligned>(block, entry, shared, decoded);
   }
+  for (int h = warp; h < block.heads; h += kDecodeWarps) {
+    C sum = 0;
+    for (int c = lane_of_thread(); c < call.width; c += 32) sum += shared[h * call.padded + c] * new_key[c];
+    sum = warp_sum(sum) + static_cast<C>(kLog2OfE) * block.new_kappa + log2(block.new_mass);
+    if (lane_of_thread() == 0) own_scores[h] = block.new_mass > 0 ? sum : -static_cast<C>(INFINITY);
+  }
+
+  // The warps one after the other, (kDecodeWarps, kHeads) lines of two numbers and the channels, and the token itself.
+  constexpr int kLine = kChunks * kChunkNumbers<C> + 2;
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    C* const line = lines + (warp * kHeads + h) * kLine;
+    decoded[h].write(line, line + 2, s.value_size);
+  }
+  __syncthreads();
+  for (int at = static_cast<int>(threadIdx.x); at < block.heads * s.value_size; at += kDecodeThreads) {
+    const int h = call.value_size.quotient(at), channel = at - h * s.value_size;
+    const C own[2] = {own_scores[h], block.new_mass > 0 ? C(1) : C(0)};
+    auto stats = [&](int part) -> const C* { return part == 0 ? own : lines + ((part - 1) * kHeads + h) * kLine; };
+    const DecodedParts<C> all(kDecodeWarps + 1, stats, [&](int part) {
+      return part > 0 ? stats(part)[2 + channel] : block.new_mass > 0 ? new_value[channel] : C(0);
+    });
+    block.out(h)[channel] = all.result();
+  }
+  if (block.is_first_of_group()) block.append(length, new_key, new_value);
 }
 
-// The token's own entry, then those of the families that it completes. The masses belong to all key heads; every thread
-// sums those it needs, in the same order, and they are written last.
-template <class C>
-__global__ void __launch_bounds__(kThreads) stream_append_kernel(const __grid_constant__ HsaStreamStep s) {
-  const int64_t batch = blockIdx.x, b = s.branching;
-  if (!has_room(s, batch)) return;
-  const StepCache<C> first_head(s, batch, 0);
-  C* const masses = first_head.masses;
-  int64_t node = s.lengths[batch];
-  for (int64_t height = 0;; ++height, node /= b) {
-    const int64_t to = first_head.slot(height, node), family = height == 0 ? 0 : first_head.slot(height - 1, node * b);
-    C mass = height == 0 ? first_head.new_mass : C(0);
-    for (int64_t c = 0; height > 0 && c < b; ++c) mass += masses[family + c];
-    const int64_t channels = first_head.width + s.value_size + 1;
-    for (int64_t item = threadIdx.x; item < s.key_heads * channels; item += kThreads) {
-      const StepCache<C> cache(s, batch, item / channels);
-      const int64_t c = item % channels;
-      auto place = [&](int64_t slot) -> C& {
-        return c < cache.width    ? cache.keys[slot * cache.width + c]
-               : c < channels - 1 ? cache.values[slot * s.value_size + c - cache.width]
-                                  : cache.kappas[slot];
-      };
-      C sum = c < cache.width    ? cache.new_key[c]
-              : c < channels - 1 ? cache.new_value[c - cache.width]
-                                 : cache.new_kappa;
-      if (height > 0) {
-        sum = 0;
-        for (int64_t at = family; at < family + b; ++at) {
-          if (masses[at] > 0) sum += masses[at] / mass * place(at);
-        }
-      }
-      place(to) = sum;
-    }
-    __syncthreads();  // the next height reads what this one wrote
-    if (threadIdx.x == 0) masses[to] = mass;
-    __syncthreads();
-    if (node % b != b - 1) break;
+template <class C, int kChunks, int kHeads, bool kAligned>
+cudaError_t launch(const HsaStreamStep& s, cudaStream_t stream) {
+  const int padded = (s.levels * s.head_size + kChunkNumbers<C> - 1) / kChunkNumbers<C> * kChunkNumbers<C>;
+  const int64_t tiles = (s.heads / s.key_heads + kHeads - 1) / kHeads;
+  const StepCall call(s, padded, tiles);
+  const size_t numbers = static_cast<size_t>(kHeads) * padded + call.width + s.value_size +
+                         kDecodeWarps * kHeads * (kChunks * kChunkNumbers<C> + 2);
+  const auto kernel = stream_step_kernel<C, kChunks, kHeads, kAligned>;
+  if (numbers * sizeof(C) > 48 * 1024) {
+    if (const cudaError_t e = allow_shared_memory(kernel, static_cast<int>(numbers * sizeof(C))); e != cudaSuccess)
+      return e;
   }
-  if (threadIdx.x == 0) ++s.lengths[batch];
-}
-
-template <class C>
-cudaError_t step(const HsaStreamStep& s, cudaStream_t queue) {
-  stream_step_kernel<C><<<blocks_for(s.batch * s.heads, 1), kThreads, 0, queue>>>(s);
-  stream_append_kernel<C><<<blocks_for(s.batch, 1), kThreads, 0, queue>>>(s);
+  kernel<<<blocks_for(s.batch * s.key_heads * tiles, 1), kDecodeThreads, numbers * sizeof(C), stream>>>(call);
   return cudaGetLastError();
+}
+
+template <class C, int kChunks>
+cudaError_t launch_aligned(const HsaStreamStep& s, cudaStream_t stream) {
+  constexpr int kHeads = sizeof(C) == sizeof(double) ? 1 : kChunks * kOf16Bytes<C> <= 16 ? 4 : 2;
+  if (s.heads == s.key_heads) return launch<C, kChunks, 1, true>(s, stream);
+  return launch<C, kChunks, kHeads, true>(s, stream);
+}
+
+template <class C>
+cudaError_t launch_for(const HsaStreamStep& s, cudaStream_t stream) {
+  constexpr int kWidest = kMaxHeadSize / kChunkNumbers<C>;
+  auto aligned = [](const void* data, int64_t channels) {
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0 && channels % kOf16Bytes<C> == 0;
+  };
+  if (!aligned(s.keys, static_cast<int64_t>(s.levels) * s.head_size) || !aligned(s.values, s.value_size))
+    return launch<C, kWidest, 1, false>(s, stream);
+  if (s.value_size <= 64) return launch_aligned<C, kWidest / 4>(s, stream);
+  if (s.value_size <= 128) return launch_aligned<C, kWidest / 2>(s, stream);
+  return launch_aligned<C, kWidest>(s, stream);
 }
 
 }  // namespace
 
 cudaError_t hsa_stream_step_simt(const HsaStreamStep& s, cudaStream_t stream) {
-  return s.dtype == DType::kFloat64 ? step<double>(s, stream) : step<float>(s, stream);
+  return s.dtype == DType::kFloat64 ? launch_for<double>(s, stream) : launch_for<float>(s, stream);
 }
 
 }  // namespace strata::cuda

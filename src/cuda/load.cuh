@@ -11,7 +11,9 @@ namespace strata::cuda {
 // The slice of a tile of rows with D channels that a thread loads: one chunk of every kSlots-th slot.
 template <int D>
 struct ThreadSlice {
-  static constexpr int kChunks = D / 8, kSlots = 128 / kChunks;  // 16 or 8
+  static constexpr int kChunks = D / 8, kSlots = D == 96 ? 8 : 128 / kChunks;  // 32, 16 or 8
+  // With 96 channels, 96 of the 128 threads have a chunk.
+  __device__ static bool is_idle() { return D == 96 && threadIdx.x >= 96; }
   __device__ static int chunk() { return static_cast<int>(threadIdx.x) % kChunks; }
   __device__ static int slot() { return static_cast<int>(threadIdx.x) / kChunks; }
   __device__ static int bytes(int channels) { return 2 * min(8, max(0, channels - chunk() * 8)); }
@@ -28,6 +30,7 @@ template <int D, class T, class Row>
 __device__ inline void load_rows(uint32_t tile, Rows<const T> from, int first, int limit, int channels,
                                  const Row& row) {
   using S = ThreadSlice<D>;
+  if (S::is_idle()) return;
   const int at = first + row(S::slot()), bytes = S::bytes(channels);
   const char* const source = S::source(from, at, channels);
   const uint32_t to = tile + panel_offset(64, S::slot(), S::chunk());
@@ -43,6 +46,7 @@ template <int D, class T>
 __device__ inline void load_packed(uint32_t tile, const ConstView* views, int levels, int base, int batch, int head,
                                    int first, int limit, int channels) {
   using S = ThreadSlice<D>;
+  if (S::is_idle()) return;
 #pragma unroll 1
   for (int slot = S::slot(); slot < 64; slot += S::kSlots) {
     const int level = base + packed_level(slot), row = (first >> level) + packed_row(slot);
@@ -75,7 +79,7 @@ struct RowStream {
   __device__ void load(uint32_t tile, int limit, int channels) {
     const uint32_t to = tile + panel_offset(kTileRows, kBegin + ThreadSlice<D>::slot(), ThreadSlice<D>::chunk());
     const int bytes = ThreadSlice<D>::bytes(channels);
-    if (kFilled >= kSlots || ThreadSlice<D>::slot() < kFilled) {
+    if (!ThreadSlice<D>::is_idle() && (kFilled >= kSlots || ThreadSlice<D>::slot() < kFilled)) {
 #pragma unroll
       for (int i = 0; i < (kFilled + kSlots - 1) / kSlots; ++i)
         cp_async(to + i * kSlots * 128, source + static_cast<int64_t>(i * (kSlots / 8)) * stride,

@@ -103,10 +103,31 @@ __device__ inline void lower_register_budget() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// The tile scheduler of persistent kernels: the work tile of this block in a wave, one tile per block and wave. Every
-// wave is dealt out one block further, so that each block has its part of the long tiles and of the short ones.
+// The tile scheduler of persistent kernels: one work tile per block and wave. Every other wave is dealt out from the
+// last block to the first, so that each block has its part of the long tiles and of the short ones.
 __device__ inline int64_t scheduled_tile(int wave) {
-  return static_cast<int64_t>(wave) * gridDim.x + (blockIdx.x + wave) % gridDim.x;
+  return static_cast<int64_t>(wave) * gridDim.x + (wave % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
+}
+
+// The same for lines of `tiles` work tiles each. Even ones are taken line by line. Uneven ones, the longest of a line
+// first, where section > 0: in waves, a block takes a tile of one line and then the tile of the next line that has as
+// much less than the mean as the first one had more, so that blocks stay side by side; with a block for each tile, the
+// longest tiles of `section` lines come first.
+struct LineTile {
+  unsigned line, rank;
+};
+__device__ inline bool next_line_tile(int wave, unsigned tiles, unsigned lines, unsigned section, LineTile* at) {
+  const unsigned block = blockIdx.x, blocks = gridDim.x, round = static_cast<unsigned>(wave);
+  if (section == 0 || blocks >= tiles * lines) {
+    const unsigned item = round * blocks + block;
+    if (item >= tiles * lines) return false;
+    const unsigned size = max(section, 1u), begin = item / (size * tiles) * size, width = min(size, lines - begin);
+    *at = {begin + (item - begin * tiles) % width, (item - begin * tiles) / width};
+    return true;
+  }
+  const unsigned pair = round / 2 * blocks + block, second = round % 2, rank = pair % tiles;
+  *at = {pair / tiles * 2 + second, second == 0 ? rank : tiles - 1 - rank};
+  return at->line < lines;
 }
 
 // The 128 threads of consumer warpgroup 1 or 2 have come here.

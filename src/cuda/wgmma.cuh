@@ -40,16 +40,15 @@ __device__ inline void wgmma_wait() {
 #define STRATA_F24(c, i) STRATA_F16(c, i), STRATA_F8(c, i + 16)
 #define STRATA_F28(c, i) STRATA_F24(c, i), "+f"(c[i + 24]), "+f"(c[i + 25]), "+f"(c[i + 26]), "+f"(c[i + 27])
 #define STRATA_F32(c, i) STRATA_F16(c, i), STRATA_F16(c, i + 16)
+#define STRATA_F48(c, i) STRATA_F32(c, i), STRATA_F16(c, i + 32)
 #define STRATA_F64(c, i) STRATA_F32(c, i), STRATA_F32(c, i + 32)
 #define STRATA_R8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define STRATA_R16 STRATA_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define STRATA_R24 STRATA_R16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define STRATA_R28 STRATA_R24 ", %24, %25, %26, %27"
 #define STRATA_R32 STRATA_R16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define STRATA_R64                                                                                         \
-  STRATA_R32                                                                                               \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
-  "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define STRATA_R48 STRATA_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define STRATA_R64 STRATA_R48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
 // acc (+)= A B^T: both from shared memory, channels along the rows of both.
 #define STRATA_WGMMA_SS(N, COUNT, A, B, ADD, TYPE, NAME)                                              \
@@ -82,9 +81,13 @@ STRATA_WGMMA_SS(128, 64, 64, 65, 66, "f16", __half)
                  : STRATA_F##COUNT(c, 0)                                                              \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                               \
   }
+STRATA_WGMMA_RS(32, 16, 16, 17, 18, 19, 20, "bf16", __nv_bfloat16)
 STRATA_WGMMA_RS(64, 32, 32, 33, 34, 35, 36, "bf16", __nv_bfloat16)
+STRATA_WGMMA_RS(96, 48, 48, 49, 50, 51, 52, "bf16", __nv_bfloat16)
 STRATA_WGMMA_RS(128, 64, 64, 65, 66, 67, 68, "bf16", __nv_bfloat16)
+STRATA_WGMMA_RS(32, 16, 16, 17, 18, 19, 20, "f16", __half)
 STRATA_WGMMA_RS(64, 32, 32, 33, 34, 35, 36, "f16", __half)
+STRATA_WGMMA_RS(96, 48, 48, 49, 50, 51, 52, "f16", __half)
 STRATA_WGMMA_RS(128, 64, 64, 65, 66, 67, 68, "f16", __half)
 
 // acc (+)= A B^T: A in registers, B from shared memory, channels along its rows.
@@ -101,22 +104,26 @@ STRATA_WGMMA_RS_ROWS("bf16", __nv_bfloat16)
 STRATA_WGMMA_RS_ROWS("f16", __half)
 // acc (+)= A B, both from shared memory, columns along the rows of B. kColumns: those of A along its rows (A^T is
 // stored).
-#define STRATA_WGMMA_SS_COLUMNS(TYPE, NAME)                                                                            \
-  template <bool kColumns>                                                                                             \
-  __device__ inline void wgmma_ss_columns(float(&c)[32], uint64_t a, uint64_t b, int add, NAME) {                      \
-    asm volatile(                                                                                                      \
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                                   \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" STRATA_R32 "}, %32, %33, p, 1, 1, %35, 1;\n}" \
-        : STRATA_F32(c, 0)                                                                                             \
-        : "l"(a), "l"(b), "r"(add), "n"(kColumns ? 1 : 0));                                                            \
+#define STRATA_WGMMA_SS_COLUMNS(N, COUNT, A, B, ADD, COLUMNS, TYPE, NAME)                             \
+  template <bool kColumns>                                                                            \
+  __device__ inline void wgmma_ss_columns(float(&c)[COUNT], uint64_t a, uint64_t b, int add, NAME) {  \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD                                            \
+                 ", 0;\n"                                                                             \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" STRATA_R##COUNT \
+                 "}, %" #A ", %" #B ", p, 1, 1, %" #COLUMNS ", 1;\n}"                                 \
+                 : STRATA_F##COUNT(c, 0)                                                              \
+                 : "l"(a), "l"(b), "r"(add), "n"(kColumns ? 1 : 0));                                  \
   }
-STRATA_WGMMA_SS_COLUMNS("bf16", __nv_bfloat16)
-STRATA_WGMMA_SS_COLUMNS("f16", __half)
+STRATA_WGMMA_SS_COLUMNS(32, 16, 16, 17, 18, 19, "bf16", __nv_bfloat16)
+STRATA_WGMMA_SS_COLUMNS(64, 32, 32, 33, 34, 35, "bf16", __nv_bfloat16)
+STRATA_WGMMA_SS_COLUMNS(32, 16, 16, 17, 18, 19, "f16", __half)
+STRATA_WGMMA_SS_COLUMNS(64, 32, 32, 33, 34, 35, "f16", __half)
 // The first steps of such products: acc =.
 #define STRATA_O8(c, i)                                                                                       \
   "=f"(c[i]), "=f"(c[i + 1]), "=f"(c[i + 2]), "=f"(c[i + 3]), "=f"(c[i + 4]), "=f"(c[i + 5]), "=f"(c[i + 6]), \
       "=f"(c[i + 7])
-#define STRATA_O24(c) STRATA_O8(c, 0), STRATA_O8(c, 8), STRATA_O8(c, 16)
+#define STRATA_O16(c) STRATA_O8(c, 0), STRATA_O8(c, 8)
+#define STRATA_O24(c) STRATA_O16(c), STRATA_O8(c, 16)
 #define STRATA_O32(c) STRATA_O24(c), STRATA_O8(c, 24)
 #define STRATA_WGMMA_FIRST(N, COUNT, A0, A1, A2, A3, A4, TYPE, NAME)                                               \
   __device__ inline void wgmma_ss_first(float(&c)[COUNT], uint64_t a, uint64_t b, NAME) {                          \
@@ -143,6 +150,8 @@ STRATA_WGMMA_SS_COLUMNS("f16", __half)
         : STRATA_O##COUNT(c)                                                                                       \
         : "l"(a), "l"(b));                                                                                         \
   }
+STRATA_WGMMA_FIRST(32, 16, 16, 17, 18, 19, 20, "bf16", __nv_bfloat16)
+STRATA_WGMMA_FIRST(32, 16, 16, 17, 18, 19, 20, "f16", __half)
 STRATA_WGMMA_FIRST(48, 24, 24, 25, 26, 27, 28, "bf16", __nv_bfloat16)
 STRATA_WGMMA_FIRST(48, 24, 24, 25, 26, 27, 28, "f16", __half)
 STRATA_WGMMA_FIRST(64, 32, 32, 33, 34, 35, 36, "bf16", __nv_bfloat16)
@@ -153,7 +162,7 @@ STRATA_WGMMA_FIRST(64, 32, 32, 33, 34, 35, 36, "f16", __half)
 #undef STRATA_WGMMA_RS_ROWS
 #undef STRATA_WGMMA_SS_COLUMNS
 
-// acc (+)= 64 rows x 2 kCount rows, over D channels, both in panels.
+// acc (+)= 64 rows x 2 kCount rows, over D channels, both in panels; the last one may be filled to its half.
 template <class T, int D, int kCount>
 __device__ inline void wgmma_rows(float (&acc)[kCount], uint32_t left, uint32_t right, bool add) {
 #pragma unroll

@@ -35,15 +35,28 @@ void write_set_files(const fs::path& folder, const Json& origin, const Files& fi
   write_json(folder / "manifest.json", manifest);
 }
 
+// Whether a folder has exactly the files of a finished set.
+bool is_same_set(const fs::path& folder, const fs::path& finished) {
+  try {
+    const SetState there = check_set(folder, /*read_files=*/true);
+    return there.present && there.problems.empty() &&
+           there.manifest == check_set(finished, /*read_files=*/false).manifest;
+  } catch (const Error&) {  // the manifest is damaged
+    return false;
+  }
+}
+
 // Gives a finished set its name. What has that name, an incomplete set or one that is made again, goes only when the
-// new one is in its place.
+// new one is in its place. The same set stays where it is: another process that made it at the same time may be reading
+// it.
 void move_set(const fs::path& finished, const fs::path& folder) {
-  const fs::path old = part_name(folder.string());
   std::error_code error, ignored;
+  fs::rename(finished, folder, error);  // succeeds if nothing, or an empty folder, has the name
+  if (!error || is_same_set(folder, finished)) return;
+  const fs::path old = part_name(folder.string());
   fs::rename(folder, old, error);
   const bool was_there = !error;
   fs::rename(finished, folder, error);
-  // Two processes may make the same set at once; the first to finish wins.
   const bool taken = error == std::errc::directory_not_empty || error == std::errc::file_exists;
   if (was_there && error && !taken) fs::rename(old, folder, ignored);
   if (was_there && (!error || taken)) fs::remove_all(old, ignored);

@@ -5,10 +5,12 @@
 namespace strata {
 
 Batch make_batch(const Dataset& data, const LoaderOptions& options, int64_t index) {
-  const int64_t first = index * options.batch, last = std::min(first + options.batch, data.size());
+  const int64_t begin = index * options.batch, count = std::min(options.batch, data.size() - begin);
+  const int64_t first = begin + count * options.part / options.parts;
   const bool next_token = options.goal == Goal::kNextToken;
   Batch batch;
-  batch.rows = last - first;
+  batch.first_row = first;
+  batch.rows = begin + count * (options.part + 1) / options.parts - first;
   auto number = [&](int64_t r) { return options.order.empty() ? first + r : options.order[first + r]; };
   std::vector<std::span<const Token>> rows;
   std::vector<std::vector<Token>> images(options.augment.jitter > 0 ? batch.rows : 0);
@@ -36,6 +38,11 @@ Batch make_batch(const Dataset& data, const LoaderOptions& options, int64_t inde
     }
     if (options.augment.hide > 0) hide_tokens({tokens, static_cast<size_t>(length)}, options.augment, number(r));
   }
+  for (int64_t place = begin; place < begin + count; ++place) {
+    const auto tokens = static_cast<int64_t>(data.row(number(place - first)).size()) - (next_token ? 1 : 0);
+    batch.all_real_tokens += tokens;
+    batch.all_targets += next_token ? tokens : 1;
+  }
   return batch;
 }
 
@@ -55,7 +62,7 @@ Loader::~Loader() {
 void Loader::work() {
   constexpr size_t kAhead = 4;
   try {
-    for (int64_t index = options_.first_batch; index < batches(data_, options_.batch); ++index) {
+    for (int64_t index = options_.first_batch; index < batches(data_, options_.batch); index += options_.every) {
       Batch batch = make_batch(data_, options_, index);
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return stop_ || ready_.size() < kAhead; });

@@ -22,6 +22,10 @@ struct Batch {
   std::vector<int64_t> targets;  // a class per row, or the next token of each token (-1 where there is none)
   std::vector<std::shared_ptr<const Tree>> trees;  // one per row, if trees were requested
   int64_t real_tokens = 0;
+  // Of the whole batch, of which these rows may be a part.
+  int64_t first_row = 0;    // the place of the first of these rows in the order
+  int64_t all_targets = 0;  // that count
+  int64_t all_real_tokens = 0;
 };
 
 struct LoaderOptions {
@@ -30,6 +34,8 @@ struct LoaderOptions {
   std::shared_ptr<TreeMaker> trees;  // none: no trees
   std::vector<int64_t> order;        // of the rows; empty: the order of the data set
   int64_t first_batch = 0;           // the batches before are skipped
+  int64_t every = 1;                 // of the batches from there on, every n-th
+  int64_t part = 0, parts = 1;       // of each batch, this part of its rows
   Augment augment;                   // of training rows
 };
 

@@ -13,7 +13,7 @@ namespace {
 using torch::Tensor;
 
 std::vector<double> to_vector(const Tensor& logits) {
-  const Tensor numbers = logits.to(torch::kDouble).contiguous();
+  const Tensor numbers = logits.to(torch::kCPU, torch::kDouble).contiguous();
   return {numbers.data_ptr<double>(), numbers.data_ptr<double>() + numbers.numel()};
 }
 

@@ -21,6 +21,7 @@ struct GenerateOptions {
   std::vector<std::string> stops;  // texts that end the generation; they are not part of the text
   std::string layers = "none";     // of a folder: those that attend by streaming HSA: none, late, or numbers from 0
   int64_t branching = 16;          // of these layers
+  std::string device = "cpu";      // or "cuda"
   bool check_digest = true;        // refuse weights that differ from the digest in their file
 };
 void declare(OptionTable& table, GenerateOptions& options);

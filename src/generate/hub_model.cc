@@ -7,7 +7,9 @@
 #include "model/hsa_attention.h"
 #include "strata/hsa_stream.h"
 #include "tokenizer/tokenizer.h"
+#include "torch/hkt_op.h"
 #include "torch/hsa_op.h"
+#include "train/setup.h"
 #include "util/error.h"
 
 namespace strata {
@@ -22,7 +24,9 @@ class HubModel : public LanguageModel {
   HubModel(const std::filesystem::path& folder, const GenerateOptions& options)
       : model_(Pretrained::load(folder, options.check_digest)),
         tokenizer_(tokenizer_of(folder, model_.config())),
+        device_(device_of(options.device)),
         branching_(options.branching) {
+    model_.to(device_);
     const PretrainedConfig& config = model_.config();
     if (!config.is_causal())
       throw data_error("{}: expected a language model (GPT-2, Llama, Qwen2), got an encoder", folder.string());
@@ -62,8 +66,9 @@ class HubModel : public LanguageModel {
   Tensor read(const std::vector<int64_t>& tokens) override {
     torch::NoGradGuard no_grad;
     const auto count = static_cast<int64_t>(tokens.size());
-    const Tensor last =
-        model_.hidden_states(torch::tensor(tokens).unsqueeze(0), torch::tensor({count}), length_).back();
+    const Tensor ids = torch::tensor(tokens).to(device_).unsqueeze(0);
+    const Tensor lengths = torch::full({1}, length_ + count, ids.options());  // made there: the host waits for nothing
+    const Tensor last = model_.hidden_states(ids, lengths, length_).back();
     length_ += count;
     return model_.next_token_logits(last.narrow(1, count - 1, 1))[0][0];
   }
@@ -76,8 +81,8 @@ class HubModel : public LanguageModel {
   }
 
  private:
-  // Softmax over all keys so far. The kernel reads a prompt; rows behind it are scored against the cached keys. Memory
-  // is doubled when it is full.
+  // Softmax over all keys so far. One kernel reads a prompt, another one new token; other rows are scored against the
+  // cached keys. Memory is doubled when it is full.
   Tensor attend(int64_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths) {
     const int64_t rows = k.size(2), total = length_ + rows;
     auto append = [&](Tensor& cached, const Tensor& added) {
@@ -93,13 +98,15 @@ class HubModel : public LanguageModel {
     };
     const Tensor keys = append(keys_[layer], k), values = append(values_[layer], v);
     if (length_ == 0) return softmax_attention(true)(layer, q, k, v, lengths);
+    if (rows == 1) {
+      const Tensor one_level = torch::ones({q.size(1), 1}, q.options());
+      return hkt_decode({q}, {keys_[layer]}, values_[layer], one_level, lengths);
+    }
     const int64_t group = q.size(1) / k.size(1);
     const Tensor grouped = q.reshape({1, k.size(1), group * rows, q.size(3)});  // the query heads of a key head
     Tensor scores = torch::matmul(grouped, keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(3)));
-    if (rows > 1) {
-      const Tensor later = torch::ones({rows, total}, torch::kBool).triu(length_ + 1).repeat({group, 1});
-      scores = scores.masked_fill(later, -std::numeric_limits<double>::infinity());
-    }
+    const Tensor later = torch::ones({rows, total}, q.options().dtype(torch::kBool)).triu(length_ + 1);
+    scores = scores.masked_fill(later.repeat({group, 1}), -std::numeric_limits<double>::infinity());
     return torch::matmul(torch::softmax(scores, -1), values).view(q.sizes());
   }
 
@@ -128,6 +135,7 @@ class HubModel : public LanguageModel {
 
   Pretrained model_;
   Tokenizer tokenizer_;
+  torch::Device device_;
   std::vector<bool> streaming_;
   std::vector<int64_t> ends_;
   int64_t branching_, begin_ = 0, length_ = 0;

@@ -22,6 +22,8 @@ void declare(OptionTable& table, GenerateOptions& o) {
   table.add("layers", &o.layers,
             {.help = "Hugging Face models: layers that attend by streaming HSA: none, late, or numbers from 0: 9,11"});
   table.add("branching", &o.branching, {.help = "Children per family in these layers", .min = 2, .max = 64});
+  table.begin_group("Device");
+  table.add("device", &o.device, {.help = "Device to compute on", .choices = {"cpu", "cuda"}});
   declare_check_digest(table, o.check_digest);
 }
 

@@ -2,6 +2,7 @@
 #include "generate/language_model.h"
 #include "model/model_file.h"
 #include "strata/hsa_stream.h"
+#include "train/setup.h"
 #include "util/error.h"
 
 namespace strata {
@@ -19,6 +20,7 @@ class Trained : public LanguageModel {
     if (options.layers != "none")
       throw usage_error(
           "--layers: HSA can be injected only into Hugging Face folders; train a model with --attention hsa instead");
+    loaded_.model->to(device_of(options.device));
     loaded_.model->eval();
     forget();
   }

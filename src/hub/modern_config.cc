@@ -10,6 +10,39 @@ namespace {
 constexpr int64_t kMostHeads = 1 << 16, kMostHeadSize = 256;  // of the kernels
 constexpr double kMostFactor = 1e6, kMostPositions = 1 << 30;
 
+void check_blend(const ConfigReader& part, const RotaryConfig& rotary, const char* high, const char* low) {
+  if (!(rotary.high_factor > rotary.low_factor))
+    throw data_error("{}: expected a {} above the {}, got {} and {}", part.where(), high, low, rotary.high_factor,
+                     rotary.low_factor);
+}
+
+void read_llama3(const ConfigReader& part, RotaryConfig& rotary) {
+  rotary.scaling = RotaryConfig::Scaling::kLlama3;
+  for (const char* key : {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
+    if (!part.has(key)) throw data_error("{}: expected {}, found none", part.where(), key);
+  }
+  rotary.low_factor = part.real("low_freq_factor", 0, 1e-6, kMostFactor);
+  rotary.high_factor = part.real("high_freq_factor", 0, 1e-6, kMostFactor);
+  rotary.original_positions = part.real("original_max_position_embeddings", 0, 1, kMostPositions);
+  check_blend(part, rotary, "high_freq_factor", "low_freq_factor");
+}
+
+// positions: those of the model, where the file does not say what it was trained with at first.
+void read_yarn(const ConfigReader& part, double positions, RotaryConfig& rotary) {
+  rotary.scaling = RotaryConfig::Scaling::kYarn;
+  rotary.low_factor = part.real("beta_slow", 1, 1e-6, kMostFactor);
+  rotary.high_factor = part.real("beta_fast", 32, 1e-6, kMostFactor);
+  rotary.original_positions = part.real("original_max_position_embeddings", positions, 1, kMostPositions);
+  rotary.whole_channels = part.flag("truncate", true);
+  if (!(rotary.base > 1))
+    throw data_error("{}: expected a rope_theta above 1 with yarn, got {}", part.where(), rotary.base);
+  check_blend(part, rotary, "beta_fast", "beta_slow");
+  auto grown = [&](double weight) { return 0.1 * weight * std::log(rotary.factor) + 1; };
+  const double weight = part.real("mscale", 0, 0, kMostFactor), all = part.real("mscale_all_dim", 0, 0, kMostFactor);
+  rotary.attention = weight > 0 && all > 0 ? grown(weight) / grown(all) : grown(1);
+  rotary.attention = part.real("attention_factor", rotary.attention, 1e-6, kMostFactor);
+}
+
 // Files have rope_theta and rope_scaling, or, of transformers 5, both in rope_parameters.
 RotaryConfig read_rotary(const ConfigReader& json) {
   RotaryConfig rotary;
@@ -21,21 +54,13 @@ RotaryConfig read_rotary(const ConfigReader& json) {
   }
   const std::string type = part.word("rope_type", part.word("type", "default"));
   if (type == "default") return rotary;
-  if (type != "linear" && type != "llama3")
-    throw data_error("{}: expected a rope_type of default, linear or llama3, got {}", part.where(), shown(type));
+  if (type != "linear" && type != "llama3" && type != "yarn")
+    throw data_error("{}: expected a rope_type of default, linear, llama3 or yarn, got {}", part.where(), shown(type));
   if (!part.has("factor")) throw data_error("{}: expected a factor, found none", part.where());
-  rotary.scaling = type == "linear" ? RotaryConfig::Scaling::kLinear : RotaryConfig::Scaling::kLlama3;
   rotary.factor = part.real("factor", 1, 1, kMostFactor);
-  if (rotary.scaling == RotaryConfig::Scaling::kLinear) return rotary;
-  for (const char* key : {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
-    if (!part.has(key)) throw data_error("{}: expected {}, found none", part.where(), key);
-  }
-  rotary.low_factor = part.real("low_freq_factor", 0, 1e-6, kMostFactor);
-  rotary.high_factor = part.real("high_freq_factor", 0, 1e-6, kMostFactor);
-  rotary.original_positions = part.real("original_max_position_embeddings", 0, 1, kMostPositions);
-  if (!(rotary.high_factor > rotary.low_factor))
-    throw data_error("{}: expected a high_freq_factor above the low_freq_factor, got {} and {}", part.where(),
-                     rotary.high_factor, rotary.low_factor);
+  rotary.scaling = RotaryConfig::Scaling::kLinear;
+  if (type == "llama3") read_llama3(part, rotary);
+  if (type == "yarn") read_yarn(part, json.real("max_position_embeddings", 2048, 1, kMostPositions), rotary);
   return rotary;
 }
 
@@ -53,16 +78,37 @@ void check_full_attention(const ConfigReader& json) {
 
 }  // namespace
 
+double RotaryConfig::kept(double channel, double frequency, double head_size) const {
+  // How many times a channel turns within the positions of the first training, and the channel that turns so often.
+  const double turns = original_positions * frequency / (2 * std::numbers::pi);
+  auto channel_of = [&](double wanted) {
+    return head_size * std::log(original_positions / (wanted * 2 * std::numbers::pi)) / (2 * std::log(base));
+  };
+  switch (scaling) {
+    case Scaling::kNone:
+      return 1;
+    case Scaling::kLinear:
+      return 0;
+    case Scaling::kLlama3:
+      return std::clamp((turns - low_factor) / (high_factor - low_factor), 0.0, 1.0);
+    case Scaling::kYarn:
+      break;
+  }
+  double first = channel_of(high_factor), last = channel_of(low_factor);
+  if (whole_channels) first = std::floor(first), last = std::ceil(last);
+  first = std::max(first, 0.0);
+  last = std::min(last, head_size - 1);
+  if (first == last) last += 0.001;  // as transformers does
+  return 1 - std::clamp((channel - first) / (last - first), 0.0, 1.0);
+}
+
 std::vector<double> RotaryConfig::frequencies(int64_t head_size) const {
+  const auto size = static_cast<double>(head_size);
   std::vector<double> all;
   for (int64_t c = 0; c < head_size / 2; ++c) {
-    const double frequency = std::pow(base, -2.0 * static_cast<double>(c) / static_cast<double>(head_size));
-    // How many times a channel turns within the positions of the first training.
-    const double turns = original_positions * frequency / (2 * std::numbers::pi);
-    double kept = 0;  // 1: not scaled
-    if (scaling == Scaling::kNone) kept = 1;
-    if (scaling == Scaling::kLlama3) kept = std::clamp((turns - low_factor) / (high_factor - low_factor), 0.0, 1.0);
-    all.push_back(kept * frequency + (1 - kept) * frequency / factor);
+    const auto channel = static_cast<double>(c);
+    const double frequency = std::pow(base, -2 * channel / size), whole = kept(channel, frequency, size);
+    all.push_back(whole * frequency + (1 - whole) * frequency / factor);
   }
   return all;
 }

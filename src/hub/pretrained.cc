@@ -37,9 +37,13 @@ Tensor Pretrained::attend(int64_t index, const Layer& layer, const Tensor& x, co
   auto heads = [&](const Tensor& t, int64_t count) { return t.view({B, T, count, config_.head_size}).transpose(1, 2); };
   Tensor q = heads(layer.query(x), config_.heads), k = heads(layer.key(x), config_.key_heads);
   if (frequencies_.defined()) {
-    const Tensor places = torch::arange(first, first + T);
-    q = rotate(q, places, frequencies_);
-    k = rotate(k, places, frequencies_);
+    const Tensor places = torch::arange(first, first + T, x.options().dtype(torch::kLong));
+    auto turned = [&](const Tensor& rows) {
+      const Tensor rotated = rotate(rows, places, frequencies_);
+      return config_.rotary.attention == 1 ? rotated : rotated * config_.rotary.attention;
+    };
+    q = turned(q);
+    k = turned(k);
   }
   const Tensor mixed = attention(index, q, k, heads(layer.value(x), config_.key_heads), lengths);
   return layer.out(mixed.transpose(1, 2).reshape({B, T, config_.heads * config_.head_size}));
@@ -76,6 +80,17 @@ std::vector<Tensor> Pretrained::hidden_states(const Tensor& ids, const Tensor& l
   }
   if (!after) states.back() = norm(embedding_norm_, states.back());
   return states;
+}
+
+void Pretrained::to(const torch::Device& device) {
+  auto move = [&](auto&... tensors) { (..., (tensors = tensors.defined() ? tensors.to(device) : tensors)); };
+  auto move_linear = [&](auto&... linears) { (..., move(linears.weight, linears.bias)); };
+  move(words_, positions_, types_, head_, frequencies_, embedding_norm_.weight, embedding_norm_.bias);
+  move_linear(pooler_, dense_, classes_);
+  for (Layer& l : layers_) {
+    move_linear(l.query, l.key, l.value, l.out, l.gate, l.widen, l.narrow);
+    move_linear(l.attention_norm, l.ffn_norm);
+  }
 }
 
 Tensor Pretrained::mean_pooled(const Tensor& hidden, const Tensor& lengths) const {

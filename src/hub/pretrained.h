@@ -39,6 +39,8 @@ class Pretrained {
   torch::Tensor class_logits(const torch::Tensor& hidden) const;
   torch::Tensor next_token_logits(const torch::Tensor& hidden) const;
 
+  void to(const torch::Device& device);
+
   // Softmax attention, unless replaced.
   AttentionFunction attention;
 

@@ -15,13 +15,20 @@ struct RotaryConfig {
     kNone,
     kLinear,  // all frequencies / factor
     kLlama3,  // slow ones / factor, fast ones as they are, a blend between them
+    kYarn,    // the same, blended over channels instead of frequencies, and rotated heads are multiplied by `attention`
   };
   double base = 10000;
   Scaling scaling = Scaling::kNone;
   double factor = 1;
-  double low_factor = 1, high_factor = 4, original_positions = 8192;  // of kLlama3
+  double low_factor = 1, high_factor = 4;  // turns within original_positions at which the blend begins and ends
+  double original_positions = 8192;
+  bool whole_channels = true;  // kYarn: the blend begins and ends at whole channels
+  double attention = 1;        // kYarn
 
   std::vector<double> frequencies(int64_t head_size) const;  // head_size / 2 of them
+
+ private:
+  double kept(double channel, double frequency, double head_size) const;  // how much of a frequency is not scaled
 };
 
 // The parts of config.json that are used here.

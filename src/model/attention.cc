@@ -55,13 +55,19 @@ HktAttentionOptions pyramid_options(const ModelConfig& c, int64_t levels) {
       .rotary(rotary_size(c));
 }
 
+// Of tensors that lie where the parameters of a module do.
+torch::TensorOptions parameters_like(const torch::nn::Module& module) {
+  return module.parameters()[0].options().requires_grad(false);
+}
+
 AttentionModule make_hkt(const ModelConfig& c, const ModelShape& shape, int64_t levels) {
   HktAttention module(pyramid_options(c, levels).psd(c.psd).causal(shape.next_token));
   return {
       module.ptr(),
       [module](const torch::Tensor& x, const ModelInput& input) mutable { return module->forward(x, input.lengths); },
       [module]() mutable -> std::unique_ptr<AttentionStream> {
-        HktCache empty = module->prefill(torch::zeros({1, 0, module->options.model_size()})).second;
+        HktCache empty =
+            module->prefill(torch::zeros({1, 0, module->options.model_size()}, parameters_like(*module))).second;
         return std::make_unique<CachedStream<HktAttention, HktCache>>(module, std::move(empty));
       }};
 }

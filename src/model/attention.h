@@ -16,6 +16,7 @@ struct ModelInput {
   torch::Tensor tokens;              // (B, T) int64, 0 is padding on the right
   torch::Tensor lengths;             // (B) int64
   std::vector<torch::Tensor> trees;  // one per row, as encode_tree gives them; of attention on trees only
+  torch::Tensor dropout_keys = {};  // (B) int64: dropout by rows (model/row_dropout.h); undefined: by torch's generator
 };
 
 // Causal attention, one token at a time.

@@ -1,6 +1,7 @@
 #include "model/decoding_cache.h"
 
 #include "model/rings.h"
+#include "torch/run_on_device.h"
 
 namespace strata {
 
@@ -41,8 +42,13 @@ void CacheLengths::set_counts(std::vector<int64_t> counts) {
 }
 
 void CacheLengths::count_one() {
+  if (!is_captured(lengths)) count_replays(1);
+}
+
+void CacheLengths::count_replays(int64_t steps) {
+  TORCH_CHECK(steps >= 0, "steps: expected 0 or more, got ", steps);
   for (size_t n = 0; n < counts_.size(); ++n) {
-    ++counts_[n];
+    counts_[n] += steps;
     if (!unlimited_) floors_[n] = std::max(floors_[n], counts_[n] - history_);
   }
 }

@@ -20,6 +20,9 @@ class STRATA_API CacheLengths {
 
   const std::vector<int64_t>& counts() const { return counts_; }  // `lengths`, on the host
   int64_t history() const { return history_; }                    // how many of the newest tokens a crop may forget
+  // After replays of a captured step, which the host does not see: `lengths` has grown by `steps` (decoding in CUDA
+  // graphs, docs/CPP.md). A step that is being captured is not counted.
+  void count_replays(int64_t steps);
 
   // The rest is for the caches and the modules.
 
@@ -29,7 +32,7 @@ class STRATA_API CacheLengths {
   std::vector<int64_t> cropped(int64_t max_length) const;
   std::vector<int64_t> cropped(const std::vector<int64_t>& max_lengths) const;
   void set_counts(std::vector<int64_t> counts);  // after a crop
-  void count_one();                              // after a step; `lengths` is counted by the caller
+  void count_one();                              // after a step, unless it is being captured
   // Sequence n becomes sequence indices[n]; returns the indices on the device, for index_select.
   torch::Tensor reorder_lengths(const std::vector<int64_t>& indices);
 

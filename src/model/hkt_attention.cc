@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "model/hkt_cache.h"
+#include "model/hkt_project.h"
 #include "model/rotary.h"
 #include "strata/hkt.h"
 #include "torch/hkt_op.h"
@@ -127,7 +128,10 @@ Tensor HktAttentionImpl::split_heads(const Tensor& x, int64_t heads) const {
 }
 
 std::pair<Tensor, Tensor> HktAttentionImpl::project(const Tensor& states, int64_t level, const Tensor& rows) {
-  const int64_t set = options.per_level_projections() ? level : 0;
+  return project_at(states, options.per_level_projections() ? level : 0, row_positions(states, level, rows));
+}
+
+std::pair<Tensor, Tensor> HktAttentionImpl::project_at(const Tensor& states, int64_t set, const Tensor& positions) {
   Tensor q = split_heads(queries_[set](states), options.heads());
   if (options.psd()) {
     // k = q (I + Omega)^T = q + q Omega^T with Omega = A - A^T, hence Omega^T = A^T - A.
@@ -135,46 +139,63 @@ std::pair<Tensor, Tensor> HktAttentionImpl::project(const Tensor& states, int64_
     return {q, q + torch::matmul(q, A.transpose(-1, -2) - A)};
   }
   Tensor k = split_heads(keys_[set](states), key_heads());
-  if (options.rotary() > 0) {  // row m of level l stands at token m 2^l
-    const Tensor all = rows.defined() ? rows : torch::arange(states.size(1), states.options().dtype(torch::kLong));
-    const Tensor positions = all * (int64_t{1} << level);
-    q = rotate(q, positions, options.rotary(), options.rotary_base(), options.rotary_interleaved());
-    k = rotate(k, positions, options.rotary(), options.rotary_base(), options.rotary_interleaved());
-  }
+  rotate_at(q, k, positions);
   return {q, k};
 }
 
-HktAttentionImpl::Projected HktAttentionImpl::project_all(const Tensor& x, const c10::optional<Tensor>& cu_seqlens) {
-  const std::vector<Tensor> states = pyramid(x, cu_seqlens);
+Tensor HktAttentionImpl::row_positions(const Tensor& states, int64_t level, const Tensor& rows) const {
+  if (options.rotary() == 0) return {};  // row m of level l stands at token m 2^l
+  const Tensor all = rows.defined() ? rows : torch::arange(states.size(-2), states.options().dtype(torch::kLong));
+  return all * (int64_t{1} << level);
+}
+
+void HktAttentionImpl::rotate_at(Tensor& q, Tensor& k, const Tensor& positions) const {
+  if (options.rotary() == 0) return;
+  q = rotate(q, positions, options.rotary(), options.rotary_base(), options.rotary_interleaved());
+  k = rotate(k, positions, options.rotary(), options.rotary_base(), options.rotary_interleaved());
+}
+
+HktAttentionImpl::Projected HktAttentionImpl::project_levels_at_once(const Tensor& x,
+                                                                     const c10::optional<Tensor>& lengths) const {
+  if (options.psd() || options.per_level_projections() || options.projection_bias() || options.input_filter())
+    return {};
+  const PyramidInput input = {x, lengths.value_or(Tensor()), {filters_.begin() + 1, filters_.end()}};
+  const HktProjections weights = {queries_[0]->weight, keys_[0]->weight, value_->weight};
+  if (!projects_at_once(input, weights)) return {};
+  strata::Projected all = project_at_once(input, weights, head_size());
+  for (int64_t l = 0; l < options.levels(); ++l) rotate_at(all.q[l], all.k[l], row_positions(all.q[l], l, {}));
+  return {all.q, all.k, all.v};
+}
+
+namespace {
+
+// What padding holds must not reach the gradients of the projections either (0 * NaN).
+Tensor without_padding(const Tensor& x, const c10::optional<Tensor>& lengths) {
+  if (!lengths.has_value()) return x;
+  const Tensor padding = torch::arange(x.size(1), lengths->options()) >= lengths->unsqueeze(1);
+  return x.masked_fill(padding.unsqueeze(-1), 0.0);
+}
+
+}  // namespace
+
+HktAttentionImpl::Projected HktAttentionImpl::project_all(const Tensor& x, const c10::optional<Tensor>& cu_seqlens,
+                                                          const c10::optional<Tensor>& lengths) {
+  if (!cu_seqlens.has_value()) {
+    Projected at_once = project_levels_at_once(x, lengths);
+    if (!at_once.q.empty()) return at_once;
+  }
+  const std::vector<Tensor> states = pyramid(without_padding(x, lengths), cu_seqlens);
   const bool places = cu_seqlens.has_value() && options.rotary() > 0 && cu_seqlens->size(0) > 1;
   const Tensor begins = places ? packed_begins(*cu_seqlens, options.levels()) : Tensor();
   Projected all;
   for (int64_t l = 0; l < options.levels(); ++l) {
-    Tensor rows;  // counted from the start of each packed sequence
-    if (places) {
-      const Tensor row = torch::arange(states[l].size(1), begins.options());
-      rows = row - begins[l].index_select(0, torch::searchsorted(begins[l], row, false, /*right=*/true) - 1);
-    }
-    auto [q, k] = project(states[l], l, rows);
+    auto [q, k] = project(states[l], l, places ? places_in_sequences(states[l].size(1), begins[l]) : Tensor());
     all.q.push_back(q);
     all.k.push_back(k);
   }
   all.v = split_heads(value_(states[0]), key_heads());
   return all;
 }
-
-namespace {
-
-// What padding holds must not reach the gradients of the projections either (0 * NaN).
-Tensor without_padding(const char* name, const Tensor& x, const c10::optional<Tensor>& lengths) {
-  if (!lengths.has_value()) return x;
-  TORCH_CHECK(lengths->dim() == 1 && lengths->size(0) == x.size(0), name, ": expected shape (", x.size(0), "), got ",
-              lengths->sizes());
-  const Tensor padding = torch::arange(x.size(1), lengths->options()) >= lengths->unsqueeze(1);
-  return x.masked_fill(padding.unsqueeze(-1), 0.0);
-}
-
-}  // namespace
 
 Tensor HktAttentionImpl::forward(const Tensor& x, const c10::optional<Tensor>& lengths,
                                  const c10::optional<Tensor>& bias) {
@@ -186,13 +207,20 @@ Tensor HktAttentionImpl::attend(const Tensor& x, const HktInput& input) {
     TORCH_CHECK(source.dim() == 3 && source.size(2) == options.model_size(), name, ": expected shape (batch, tokens, ",
                 options.model_size(), "), got ", source.sizes());
   };
+  auto check_lengths = [](const char* name, const Tensor& source, const c10::optional<Tensor>& lengths) {
+    TORCH_CHECK(!lengths.has_value() || (lengths->dim() == 1 && lengths->size(0) == source.size(0)), name,
+                ": expected shape (", source.size(0), "), got ", lengths->sizes());
+  };
   check("x", x);
   if (input.key().has_value()) check("key", *input.key());
-  Projected p = project_all(without_padding("lengths", x, input.lengths()), input.cu_seqlens());
+  check_lengths("lengths", x, input.lengths());
+  Projected p = project_all(x, input.cu_seqlens(), input.lengths());
   if (input.key().has_value()) {
     TORCH_CHECK_VALUE(!options.psd(), "key: expected none with psd, whose keys are made from the queries");
-    Projected keys = project_all(without_padding("key_lengths", *input.key(), input.key_lengths()),
-                                 input.key_cu_seqlens().has_value() ? input.key_cu_seqlens() : input.cu_seqlens());
+    check_lengths("key_lengths", *input.key(), input.key_lengths());
+    Projected keys =
+        project_all(*input.key(), input.key_cu_seqlens().has_value() ? input.key_cu_seqlens() : input.cu_seqlens(),
+                    input.key_lengths());
     p.k = keys.k;
     p.v = keys.v;
   }

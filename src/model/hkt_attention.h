@@ -99,12 +99,13 @@ class STRATA_API HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl
       in_place_of_softmax;
 
  protected:
-  // q and k of every level, and v, of whole sequences x (B, T, model).
+  // q and k of every level, and v, of whole sequences x (B, T, model). Tokens from `lengths` on count as zero.
   struct Projected {
     std::vector<torch::Tensor> q, k;
     torch::Tensor v;
   };
-  Projected project_all(const torch::Tensor& x, const c10::optional<torch::Tensor>& cu_seqlens = c10::nullopt);
+  Projected project_all(const torch::Tensor& x, const c10::optional<torch::Tensor>& cu_seqlens = c10::nullopt,
+                        const c10::optional<torch::Tensor>& lengths = c10::nullopt);
 
   // The rows that one new token x (B, model) at the lengths `at` adds to the pyramid: take(level, sequences, row, q, k)
   // for every level, with the sequences that get a new row there, (n), its number and its q and k, (n, H, 1, d).
@@ -114,6 +115,12 @@ class STRATA_API HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl
                                      const torch::Tensor& q, const torch::Tensor& k)>;
   torch::Tensor advance(const torch::Tensor& x, const CacheLengths& at, torch::Tensor& inputs,
                         const std::function<torch::Tensor&(int64_t level)>& states, const TakeRow& take);
+  // The same rows for all sequences and levels, whether they begin or not, by launches that do not depend on the
+  // lengths (B): a captured graph serves every token. On CUDA, with depthwise filters: q[l], k[l] and v are (B, H, 1,
+  // d); those of levels of which no row begins mean nothing.
+  bool has_same_launches(const torch::Tensor& x) const { return x.is_cuda() && !options.dense_filters(); }
+  Projected project_newest(const torch::Tensor& x, const torch::Tensor& lengths, const torch::Tensor& inputs,
+                           const std::vector<torch::Tensor>& states);
   // The newest states of every level behind prompts x with `lengths` (B) tokens, as `advance` keeps them.
   std::vector<torch::Tensor> newest_states(const torch::Tensor& x, const torch::Tensor& lengths, int64_t history,
                                            torch::Tensor& inputs) const;
@@ -125,6 +132,16 @@ class STRATA_API HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl
 
  private:
   torch::Tensor initial_filter(bool identity) const;
+  // project_all where the module is of the usual form; no queries otherwise (hkt_project.h).
+  Projected project_levels_at_once(const torch::Tensor& x, const c10::optional<torch::Tensor>& lengths) const;
+  // The tokens at which rows of a level stand, all rows of states (.., n, channels) unless `rows` are given; undefined
+  // without rotary positions.
+  torch::Tensor row_positions(const torch::Tensor& states, int64_t level, const torch::Tensor& rows) const;
+  // Turns q and k by the positions of their rows, if the module has rotary ones.
+  void rotate_at(torch::Tensor& q, torch::Tensor& k, const torch::Tensor& positions) const;
+  // q and k of states (B, n, model) at tokens `positions`, (n) or (B, n), by one set of projections.
+  std::pair<torch::Tensor, torch::Tensor> project_at(const torch::Tensor& states, int64_t set,
+                                                     const torch::Tensor& positions);
 
   std::vector<torch::nn::Linear> queries_, keys_;  // one, or one per level
   torch::Tensor level_logits_;

@@ -1,8 +1,6 @@
 // Decoding: prefill() and step() of the module, and the cache between them (docs/MATH.md, section 1.5).
 #include "model/hkt_cache.h"
 
-#include <cmath>
-
 #include "model/hkt_attention.h"
 #include "model/rings.h"
 #include "strata/hkt.h"
@@ -21,39 +19,6 @@ Tensor with_capacity(const Tensor& cached, int64_t capacity) {
 
 // The newest row of level l of sequences of these lengths; -1 of empty ones.
 Tensor newest_row(const Tensor& lengths, int64_t l) { return (lengths - 1).div(int64_t{1} << l, "floor"); }
-
-torch::ScalarType compute_type(torch::ScalarType type) {
-  return type == torch::kDouble ? torch::kDouble : torch::kFloat;
-}
-
-// hkt_decode by operators of torch, on any device and without a copy to the host: (B, H, 1, dv) for q: (B, H, 1, d),
-// rings k: (B, Hk, capacity_l, d) and v: (B, Hk, capacity, dv). Of the tokens before the newest only `window` are seen.
-//
-//   S_j = s sum_l a_l <q^(l), k^(l)_{j >> l}>      for the token j of each slot of v
-Tensor decode_rings(const std::vector<Tensor>& q, const std::vector<Tensor>& k, const Tensor& v, const Tensor& weights,
-                    const Tensor& lengths, int64_t window) {
-  const int64_t B = v.size(0), Hk = v.size(1), group = q[0].size(1) / Hk, d = q[0].size(3);
-  const auto compute = compute_type(v.scalar_type());
-  const Tensor tokens = latest_rows(lengths - 1, v.size(2));  // (B, capacity)
-  Tensor scores;
-  for (size_t l = 0; l < q.size(); ++l) {
-    const Tensor grouped = q[l].to(compute).reshape({B, Hk, group, d});
-    const Tensor a = weights.select(1, static_cast<int64_t>(l)).to(compute).view({1, Hk, group, 1});
-    Tensor products = a * torch::matmul(grouped, k[l].to(compute).transpose(2, 3));  // (B, Hk, G, capacity_l)
-    if (l > 0) {
-      const Tensor slots = tokens.clamp_min(0).div(int64_t{1} << l, "floor").remainder(k[l].size(2));
-      products = products.gather(3, slots.view({B, 1, 1, -1}).expand({-1, Hk, group, -1}));
-    }
-    scores = l == 0 ? products : scores + products;
-  }
-  Tensor hidden = tokens.lt(0);
-  if (window >= 0) hidden = hidden.logical_or(tokens < (lengths - 1 - window).unsqueeze(1));
-  scores = (scores / std::sqrt(static_cast<double>(d)))
-               .masked_fill(hidden.view({B, 1, 1, -1}), -std::numeric_limits<double>::infinity());
-  return torch::matmul(torch::softmax(scores, -1), v.to(compute))
-      .reshape({B, Hk * group, 1, v.size(3)})
-      .to(v.scalar_type());
-}
 
 }  // namespace
 
@@ -175,6 +140,38 @@ Tensor HktAttentionImpl::advance(const Tensor& x, const CacheLengths& at, Tensor
   }
 }
 
+HktAttentionImpl::Projected HktAttentionImpl::project_newest(const Tensor& x, const Tensor& lengths,
+                                                             const Tensor& inputs, const std::vector<Tensor>& states) {
+  const int64_t levels = options.levels();
+  Tensor newest = x.unsqueeze(1);  // (B, levels, model)
+  if (levels > 1 || options.input_filter()) {
+    const std::vector<Tensor> filters(filters_.begin() + (options.input_filter() ? 0 : 1), filters_.end());
+    const auto ring = inputs.defined() ? c10::optional<Tensor>(inputs) : c10::nullopt;
+    newest = pyramid_step(x, filters, ring, at::TensorList(states).slice(0, levels - 1), lengths);
+  }
+  Tensor positions;  // (B, levels)
+  if (options.rotary() > 0) {
+    const Tensor level = torch::arange(levels, lengths.options());
+    positions = lengths.unsqueeze(1).bitwise_right_shift(level).bitwise_left_shift(level);
+  }
+  Projected rows;
+  if (options.per_level_projections()) {
+    for (int64_t l = 0; l < levels; ++l) {
+      auto [q, k] = project_at(newest.narrow(1, l, 1), l, positions.defined() ? positions.narrow(1, l, 1) : positions);
+      rows.q.push_back(q);
+      rows.k.push_back(k);
+    }
+  } else {
+    const auto [q, k] = project_at(newest, 0, positions);
+    for (int64_t l = 0; l < levels; ++l) {
+      rows.q.push_back(q.narrow(2, l, 1));
+      rows.k.push_back(k.narrow(2, l, 1));
+    }
+  }
+  rows.v = split_heads(value_(newest.narrow(1, 0, 1)), key_heads());
+  return rows;
+}
+
 Tensor HktAttentionImpl::step(const Tensor& x, HktCache& cache) {
   TORCH_CHECK(options.causal(), "step: expected a causal module; create it with causal(true)");
   TORCH_CHECK(static_cast<int64_t>(cache.levels.size()) == options.levels(), "cache: expected ", options.levels(),
@@ -185,26 +182,30 @@ Tensor HktAttentionImpl::step(const Tensor& x, HktCache& cache) {
   const int64_t B = x.size(0);
   if (B == 0) return x;
   cache.reserve(*std::max_element(cache.counts().begin(), cache.counts().end()) + 1);
-  const Tensor v = advance(
-      x, cache, cache.inputs, [&](int64_t l) -> Tensor& { return cache.levels[l].states; },
-      [&](int64_t l, const Tensor& sequences, const Tensor& row, const Tensor& q, const Tensor& k) {
-        HktCache::Level& level = cache.levels[l];
-        level.queries.index_put_({sequences, Slice(), row.remainder(level.queries.size(2))}, q.squeeze(2));
-        level.keys.index_put_({sequences, Slice(), row.remainder(level.keys.size(2))}, k.squeeze(2));
-      });
-  const Tensor sequences = torch::arange(B, cache.lengths.options());
-  cache.values.index_put_({sequences, Slice(), cache.lengths.remainder(cache.values.size(2))}, v.squeeze(2));
-  std::vector<Tensor> q, k;
-  for (size_t l = 0; l < cache.levels.size(); ++l) {
-    q.push_back(newest_of(cache.levels[l].queries, cache.lengths.div(int64_t{1} << l, "floor")));
-    k.push_back(cache.levels[l].keys);
+  std::vector<Tensor> queries, keys, states;
+  for (const HktCache::Level& level : cache.levels) {
+    queries.push_back(level.queries);
+    keys.push_back(level.keys);
+    states.push_back(level.states);
+  }
+  if (has_same_launches(x)) {
+    const Projected rows = project_newest(x, cache.lengths, cache.inputs, states);
+    hkt_append(rows.q, rows.k, rows.v, queries, keys, cache.values, cache.lengths);
+  } else {
+    const Tensor v = advance(
+        x, cache, cache.inputs, [&](int64_t l) -> Tensor& { return cache.levels[l].states; },
+        [&](int64_t l, const Tensor& sequences, const Tensor& row, const Tensor& q, const Tensor& k) {
+          queries[l].index_put_({sequences, Slice(), row.remainder(queries[l].size(2))}, q.squeeze(2));
+          keys[l].index_put_({sequences, Slice(), row.remainder(keys[l].size(2))}, k.squeeze(2));
+        });
+    const Tensor sequences = torch::arange(B, cache.lengths.options());
+    cache.values.index_put_({sequences, Slice(), cache.lengths.remainder(cache.values.size(2))}, v.squeeze(2));
   }
   cache.lengths += 1;
   cache.count_one();
-  const Tensor weights = level_weights().to(compute_type(v.scalar_type()));
-  const bool plain = cache.window < 0 && !x.is_cuda();
-  const Tensor mixed = plain ? hkt_decode(q, k, cache.values, weights, cache.lengths)
-                             : decode_rings(q, k, cache.values, weights, cache.lengths, cache.window);
+  const auto compute = x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const Tensor mixed = hkt_decode(queries, keys, cache.values, level_weights().to(compute), cache.lengths,
+                                  /*scale=*/c10::nullopt, cache.window);
   return out_(mixed.reshape({B, options.model_size()}));
 }
 

@@ -32,7 +32,8 @@ class STRATA_API HktCache : public CacheLengths {
   torch::Tensor inputs;  // (B, taps + history, model): newest inputs of the input filter; undefined without one
   int64_t window = -1;
 
-  // Makes room for sequences of `tokens` tokens; keeps the contents. A cache with a window needs none.
+  // Makes room for sequences of `tokens` tokens; keeps the contents. A cache with a window needs none. Call it before a
+  // step is captured into a CUDA graph, for all tokens that replays will add.
   void reserve(int64_t tokens);
   // Sequence n becomes what sequence indices[n] was, as beam search needs it. There may be more or fewer indices than
   // sequences.

@@ -35,12 +35,17 @@ void check_options(const HsaAttentionOptions& o) {
               "rotary: expected an even number of channels, at most the head size ", head_size, ", got ", o.rotary());
   TORCH_CHECK(std::isfinite(o.rotary_base()) && o.rotary_base() > 1, "rotary_base: expected a number above 1, got ",
               o.rotary_base());
+  TORCH_CHECK_VALUE(o.attention_dropout() >= 0 && o.attention_dropout() < 1,
+                    "attention_dropout: expected a probability from 0 to less than 1, got ", o.attention_dropout());
+  TORCH_CHECK_VALUE(o.streaming() || o.attention_dropout() == 0,
+                    "attention_dropout: expected 0 with trees, whose tokens share weights; use dropout on the output");
   TORCH_CHECK(!o.streaming() || o.positions() == "none" || o.places() == o.branching(), "places: expected ",
               o.branching(), " like branching in the streaming form, got ", o.places());
 }
 
 // Packed sequences each begin at place 0; of others the places need not be given.
-Tensor packed_places(const Tensor& x, const std::vector<Tensor>& trees) {
+Tensor packed_places(const Tensor& x, const std::vector<Tensor>& trees, const c10::optional<Tensor>& cu_seqlens) {
+  if (cu_seqlens.has_value()) return places_in_sequences(x.size(1), cu_seqlens->to(torch::kLong).slice(0, 0, -1));
   if (x.size(0) != 1 || trees.size() < 2) return {};
   std::vector<Tensor> places;
   for (const Tensor& tree : trees)
@@ -159,15 +164,18 @@ Tensor HsaAttentionImpl::step(const Tensor& x, HsaStreamCache& cache) {
 }
 
 Tensor HsaAttentionImpl::forward(const Tensor& x, const std::vector<Tensor>& trees,
-                                 const c10::optional<Tensor>& weights) {
+                                 const c10::optional<Tensor>& weights, const c10::optional<Tensor>& cu_seqlens,
+                                 int64_t max_seqlen) {
   TORCH_CHECK(x.dim() == 3 && x.size(2) == options.model_size(), "x: expected shape (batch, tokens, ",
               options.model_size(), "), got ", x.sizes());
   TORCH_CHECK(options.streaming() == trees.empty() || x.size(0) == 0,
               options.streaming() ? "trees: expected none in the streaming form"
                                   : "trees: expected one per sequence, got none");
+  TORCH_CHECK(options.streaming() || !cu_seqlens.has_value(),
+              "cu_seqlens: expected none with trees, which pack by themselves");
   Tensor real = x;  // the contents of padding must not reach the gradients of the projections (0 * NaN)
   if (weights.has_value()) real = x.masked_fill(weights->eq(0).unsqueeze(-1), 0.0);
-  const std::vector<Tensor> qkv = project(real, options.rotary() > 0 ? packed_places(x, trees) : Tensor());
+  const std::vector<Tensor> qkv = project(real, options.rotary() > 0 ? packed_places(x, trees, cu_seqlens) : Tensor());
   const auto compute = x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
   c10::optional<Tensor> positions, typed_weights;
   if (const Tensor table = position_table(); table.defined()) positions = table.to(compute);
@@ -179,6 +187,9 @@ Tensor HsaAttentionImpl::forward(const Tensor& x, const std::vector<Tensor>& tre
     o.weights = typed_weights;
     o.key_bias = key_bias(qkv[1], compute);
     o.positions = positions;
+    o.dropout = is_training() ? options.attention_dropout() : 0.0;
+    o.cu_seqlens = cu_seqlens;
+    o.max_seqlen = max_seqlen;
     mixed = std::get<0>(hsa_stream_attention(qkv[0], qkv[1], qkv[2], o));
   } else {
     HsaOptions o;

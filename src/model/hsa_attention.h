@@ -33,6 +33,7 @@ struct HsaAttentionOptions {
   TORCH_ARG(int64_t, rotary) = 0;  // channels of each head that are rotated by their position (rotary.h); 0: none
   TORCH_ARG(double, rotary_base) = 10000.0;
   TORCH_ARG(bool, rotary_interleaved) = false;  // pairs of neighbouring channels, as in GPT-J, instead of halves
+  TORCH_ARG(double, attention_dropout) = 0.0;   // streaming form: probability of dropping a weight in training
 };
 
 // Parameters (H heads, Hk key heads, d = model_size / H): query.weight, out.weight (model, model); key.weight,
@@ -45,9 +46,11 @@ class STRATA_API HsaAttentionImpl : public torch::nn::Cloneable<HsaAttentionImpl
   void pretty_print(std::ostream& stream) const override;
 
   // x: (B, T, model); trees as encode_tree gives them, one per sequence (padded) or several over B = 1 (packed).
-  // weights: (B, T), 0 is padding. The streaming form takes no trees. Returns (B, T, model).
+  // weights: (B, T), 0 is padding. The streaming form takes no trees; cu_seqlens are its packed sequences
+  // (torch/hkt_op.h), x is (1, rows of all, model). Returns (B, T, model).
   torch::Tensor forward(const torch::Tensor& x, const std::vector<torch::Tensor>& trees = {},
-                        const c10::optional<torch::Tensor>& weights = c10::nullopt);
+                        const c10::optional<torch::Tensor>& weights = c10::nullopt,
+                        const c10::optional<torch::Tensor>& cu_seqlens = c10::nullopt, int64_t max_seqlen = 0);
 
   // An empty cache for step(), of `capacity` heights for fewer than b^capacity tokens; a longer stream adds some. Its
   // crop() may forget the newest `history` tokens. Streaming modules only.

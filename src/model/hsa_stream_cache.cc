@@ -2,6 +2,7 @@
 
 #include "model/rings.h"
 #include "strata/hsa_stream.h"
+#include "torch/run_on_device.h"
 
 namespace strata {
 namespace {
@@ -118,6 +119,11 @@ void HsaStreamCache::fill(const Tensor& k, const Tensor& v, const Tensor& kappa,
 void HsaStreamCache::before_step() {
   reserve(longest(counts()) + 1);
   if (history() == 0) return;
+  TORCH_CHECK(
+      !is_captured(lengths),
+      "history: expected 0 of a stream whose step is captured into a CUDA graph, because what a step overwrites "
+      "is logged by the host, got ",
+      history());
   std::vector<int64_t> next = counts();
   for (int64_t& count : next) ++count;
   const int64_t b = branching(), ring = near * b;

@@ -36,4 +36,10 @@ Tensor rotate(const Tensor& x, const Tensor& positions, const Tensor& frequencie
   return torch::cat(parts, 3);
 }
 
+Tensor places_in_sequences(int64_t rows, const Tensor& begins) {
+  const Tensor row = torch::arange(rows, begins.options());
+  if (begins.numel() == 0) return row;
+  return row - begins.index_select(0, torch::searchsorted(begins, row, /*out_int32=*/false, /*right=*/true) - 1);
+}
+
 }  // namespace strata

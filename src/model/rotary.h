@@ -16,5 +16,7 @@ STRATA_API torch::Tensor rotate(const torch::Tensor& x, const torch::Tensor& pos
 // By position * frequencies[c]: (size / 2) frequencies, which may be scaled.
 STRATA_API torch::Tensor rotate(const torch::Tensor& x, const torch::Tensor& positions,
                                 const torch::Tensor& frequencies, bool interleaved = false);
+// Where the rows of packed sequences stand, (rows): each sequence begins at 0. begins: (n) the first row of each.
+STRATA_API torch::Tensor places_in_sequences(int64_t rows, const torch::Tensor& begins);
 
 }  // namespace strata

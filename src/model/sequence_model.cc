@@ -4,6 +4,8 @@
 
 #include "model/embedding.h"
 #include "model/modern.h"
+#include "model/row_dropout.h"
+#include "torch/layer_norm.h"
 
 namespace strata {
 
@@ -48,7 +50,7 @@ SequenceModelImpl::Part SequenceModelImpl::make_norm(const std::string& name) {
   if (config.is_modern())
     return [norm = register_module(name, RmsNorm(config.model_size))](const Tensor& x) { return norm->forward(x); };
   auto norm = register_module(name, torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.model_size})));
-  return [norm](const Tensor& x) { return norm->forward(x); };
+  return [norm](const Tensor& x) { return layer_norm(x, norm->weight, norm->bias, norm->options.eps()); };
 }
 
 SequenceModelImpl::Part SequenceModelImpl::make_ffn(const std::string& prefix) {
@@ -69,14 +71,21 @@ int64_t SequenceModelImpl::parameter_count() const {
   return count;
 }
 
-Tensor SequenceModelImpl::drop(const Tensor& x) const { return torch::dropout(x, config.dropout, is_training()); }
+Tensor SequenceModelImpl::drop(const Tensor& x, const ModelInput& input, int64_t place) const {
+  if (!input.dropout_keys.defined() || !is_training() || config.dropout == 0)
+    return torch::dropout(x, config.dropout, is_training());
+  return row_dropout(x, config.dropout, input.dropout_keys, place);
+}
 
 Tensor SequenceModelImpl::embed(const ModelInput& input) {
   const int64_t tokens = input.tokens.size(1);
   TORCH_CHECK_VALUE(tokens <= shape.length, "tokens: expected at most ", shape.length, ", got ", tokens);
   Tensor x = embed_tokens(embedding_->weight, input.tokens);
-  if (positions_.defined()) x = x + positions_.narrow(0, 0, tokens).to(x.device());
-  return drop(x);
+  if (positions_.defined()) {
+    if (positions_.device() != x.device()) positions_ = positions_.to(x.device());  // sinusoidal ones, once
+    x = x + positions_.narrow(0, 0, tokens);
+  }
+  return drop(x, input, 0);
 }
 
 Tensor SequenceModelImpl::pool(const Tensor& x, const ModelInput& input) const {
@@ -88,11 +97,12 @@ Tensor SequenceModelImpl::pool(const Tensor& x, const ModelInput& input) const {
 
 Tensor SequenceModelImpl::run(const ModelInput& input, std::vector<Tensor>* read) {
   Tensor x = embed(input);
+  int64_t place = 0;
   for (Block& block : blocks_) {
     const Tensor normed = block.attention_norm(x);
     if (read != nullptr) read->push_back(normed);
-    x = x + drop(block.attention.forward(normed, input));
-    x = x + drop(block.ffn(x));
+    x = x + drop(block.attention.forward(normed, input), input, ++place);
+    x = x + drop(block.ffn(x), input, ++place);
   }
   return norm_(x);
 }
@@ -122,8 +132,8 @@ Tensor SequenceModelImpl::read(const std::vector<int64_t>& tokens, Stream& strea
     for (const int64_t token : tokens) logits = step(token, stream);
     return logits;
   }
-  Tensor x = embedding_(torch::tensor(tokens)).unsqueeze(0);  // (1, T, model)
-  if (positions_.defined()) x = x + positions_.narrow(0, stream.length, count);
+  Tensor x = embedding_(torch::tensor(tokens).to(embedding_->weight.device())).unsqueeze(0);  // (1, T, model)
+  if (positions_.defined()) x = x + positions_.narrow(0, stream.length, count).to(x.device());
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     Block& block = blocks_[layer];
     const Tensor normed = block.attention_norm(x);

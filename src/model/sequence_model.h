@@ -58,7 +58,7 @@ class SequenceModelImpl : public torch::nn::Module {
   torch::Tensor run(const ModelInput& input, std::vector<torch::Tensor>* read);
   torch::Tensor embed(const ModelInput& input);
   torch::Tensor pool(const torch::Tensor& x, const ModelInput& input) const;
-  torch::Tensor drop(const torch::Tensor& x) const;
+  torch::Tensor drop(const torch::Tensor& x, const ModelInput& input, int64_t place) const;
 
   torch::nn::Embedding embedding_{nullptr};
   torch::Tensor positions_;  // (length, model): a parameter, a constant, or undefined

@@ -81,6 +81,12 @@ class STRATA_API StrataAttentionImpl : public HktAttentionImpl {
  private:
   Projected project_sequences(const torch::Tensor& x, const std::vector<torch::Tensor>& trees);
   void check_streaming(const char* what) const;
+  // The rows of all levels that a new token x (B, model) has, in their rings and side by side: (B, H, levels d),
+  // (B, Hk, levels d), and v (B, Hk, d).
+  struct NewestRows {
+    torch::Tensor q, k, v;
+  };
+  NewestRows newest_rows(const torch::Tensor& x, StrataCache& cache);
 
   torch::Tensor sibling_bias_;
 };

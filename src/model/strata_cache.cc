@@ -2,6 +2,7 @@
 #include "model/rings.h"
 #include "model/strata_attention.h"
 #include "strata/hsa_stream.h"
+#include "torch/hkt_op.h"
 #include "torch/hsa_op.h"
 
 namespace strata {
@@ -80,6 +81,36 @@ std::pair<Tensor, StrataCache> StrataAttentionImpl::prefill(const Tensor& x, con
   return {T > 0 ? forward(real) : x, std::move(cache)};
 }
 
+StrataAttentionImpl::NewestRows StrataAttentionImpl::newest_rows(const Tensor& x, StrataCache& cache) {
+  const Tensor& lengths = cache.nodes.lengths;
+  if (has_same_launches(x)) {
+    std::vector<Tensor> queries, keys, states;
+    for (const StrataCache::Level& level : cache.levels) {
+      queries.push_back(level.query_rows);
+      keys.push_back(level.key_rows);
+      states.push_back(level.states);
+    }
+    const Projected rows = project_newest(x, lengths, cache.inputs, states);
+    const auto [q, k] = hkt_append(rows.q, rows.k, {}, queries, keys, {}, lengths, /*current=*/true);
+    return {q.flatten(2), k.flatten(2), rows.v.squeeze(2)};
+  }
+  const Tensor v = advance(
+      x, cache.nodes, cache.inputs, [&](int64_t l) -> Tensor& { return cache.levels[l].states; },
+      [&](int64_t l, const Tensor& sequences, const Tensor& row, const Tensor& q, const Tensor& k) {
+        StrataCache::Level& level = cache.levels[l];
+        const Tensor slot = row.remainder(level.key_rows.size(2));
+        level.query_rows.index_put_({sequences, Slice(), slot}, q.squeeze(2));
+        level.key_rows.index_put_({sequences, Slice(), slot}, k.squeeze(2));
+      });
+  std::vector<Tensor> q, k;
+  for (size_t l = 0; l < cache.levels.size(); ++l) {
+    const Tensor row = lengths.div(int64_t{1} << l, "floor");
+    q.push_back(newest_of(cache.levels[l].query_rows, row).squeeze(2));
+    k.push_back(newest_of(cache.levels[l].key_rows, row).squeeze(2));
+  }
+  return {torch::cat(q, 2), torch::cat(k, 2), v.squeeze(2)};
+}
+
 Tensor StrataAttentionImpl::step(const Tensor& x, StrataCache& cache) {
   check_streaming("step");
   HsaStreamCache& nodes = cache.nodes;
@@ -94,26 +125,13 @@ Tensor StrataAttentionImpl::step(const Tensor& x, StrataCache& cache) {
   torch::NoGradGuard no_grad;
   if (x.size(0) == 0) return x;
   nodes.before_step();
-  const Tensor v = advance(
-      x, nodes, cache.inputs, [&](int64_t l) -> Tensor& { return cache.levels[l].states; },
-      [&](int64_t l, const Tensor& sequences, const Tensor& row, const Tensor& q, const Tensor& k) {
-        StrataCache::Level& level = cache.levels[l];
-        const Tensor slot = row.remainder(level.key_rows.size(2));
-        level.query_rows.index_put_({sequences, Slice(), slot}, q.squeeze(2));
-        level.key_rows.index_put_({sequences, Slice(), slot}, k.squeeze(2));
-      });
-  std::vector<Tensor> q, k;
-  for (size_t l = 0; l < cache.levels.size(); ++l) {
-    const Tensor row = nodes.lengths.div(int64_t{1} << l, "floor");
-    q.push_back(newest_of(cache.levels[l].query_rows, row).squeeze(2));
-    k.push_back(newest_of(cache.levels[l].key_rows, row).squeeze(2));
-  }
+  const NewestRows rows = newest_rows(x, cache);
   HsaStreamOptions o;
   o.near = strata_options.near();
   o.level_weights = level_weights();
   if (sibling_bias_.defined()) o.positions = sibling_bias_;
   HsaStreamState state{nodes.keys, nodes.values, nodes.kappas, nodes.masses, nodes.lengths};
-  const Tensor mixed = hsa_stream_step(torch::cat(q, 2), torch::cat(k, 2), v.squeeze(2), state, o);
+  const Tensor mixed = hsa_stream_step(rows.q, rows.k, rows.v, state, o);
   nodes.count_one();
   return out_(mixed.reshape(x.sizes()));
 }

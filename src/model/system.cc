@@ -30,10 +30,12 @@ Json system_info() {
   for (const Isa isa : supported_isas()) info["instruction_sets"].push_back(isa_name(isa));
   const HostCpu& cpu = host_cpu();
   info["cpu"] = cpu.name;
-  info["amx"] = !cpu.amx ? "no" : cpu.amx_problem.empty() ? "yes" : "not used: " + cpu.amx_problem;
+  const std::string unused = cpu.amx_usable ? "not used by torch: " : "not used: ";
+  info["amx"] = !cpu.amx ? "no" : cpu.amx_problem.empty() ? "yes" : unused + cpu.amx_problem;
   info["openblas"] = openblas_core();
   info["settings"] = Json::object();
-  for (const char* name : {"ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE", "STRATA_ISA", "STRATA_CUDA_KERNELS"}) {
+  for (const char* name :
+       {"ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE", "STRATA_ISA", "STRATA_CUDA_KERNELS", "STRATA_HUGE_PAGES"}) {
     if (const char* value = std::getenv(name)) info["settings"][name] = value;
   }
   info["cores"] = std::thread::hardware_concurrency();

@@ -38,6 +38,21 @@ inline void multiply_all(at::TensorList tensors, const at::Tensor& factor) {
 #endif
 }
 
+// A step of AdamW on all tensors in one kernel, on a GPU: numbers of steps and learning rate lie in its memory.
+constexpr bool kHasFusedAdamW = TORCH_VERSION_MAJOR >= 2;
+inline void fused_adamw(at::TensorList parameters, at::TensorList gradients, at::TensorList means,
+                        at::TensorList squares, at::TensorList steps, const at::Tensor& rate, double mean_decay,
+                        double square_decay, double weight_decay, double tiny) {
+#if TORCH_VERSION_MAJOR >= 2
+  at::_fused_adamw_(parameters, gradients, means, squares, {}, steps, rate, mean_decay, square_decay, weight_decay,
+                    tiny, /*amsgrad=*/false, /*maximize=*/false);
+#else
+  (void)parameters, (void)gradients, (void)means, (void)squares, (void)steps, (void)rate, (void)mean_decay;
+  (void)square_decay, (void)weight_decay, (void)tiny;
+  TORCH_CHECK(false, "fused_adamw: expected PyTorch 2");
+#endif
+}
+
 // bfloat16 autocast, for the lifetime of this object.
 class AutocastGuard {
  public:
@@ -70,5 +85,17 @@ class AutocastGuard {
   }
   bool enabled_, cuda_;
 };
+
+// The type that autocast casts to, if it is on.
+inline optional<at::ScalarType> autocast_type(c10::DeviceType device) {
+#if TORCH_VERSION_MAJOR >= 2
+  if (!at::autocast::is_autocast_enabled(device)) return c10::nullopt;
+  return at::autocast::get_autocast_dtype(device);
+#else
+  const bool cuda = device == c10::DeviceType::CUDA;
+  if (!(cuda ? at::autocast::is_enabled() : at::autocast::is_cpu_enabled())) return c10::nullopt;
+  return cuda ? at::autocast::get_autocast_gpu_dtype() : at::autocast::get_autocast_cpu_dtype();
+#endif
+}
 
 }  // namespace strata

@@ -42,10 +42,29 @@ constexpr int64_t packed_rows(int64_t rows, int64_t sequences, int level) {
 // The first rows of packed sequences, (levels, B) int64, from cu_seqlens.
 STRATA_API at::Tensor packed_begins(const at::Tensor& cu_seqlens, int64_t levels);
 
-// One new token per sequence: q[l] is (B, H, 1, d), the caches k[l] and v may be longer than lengths says. Returns
-// (B, H, 1, dv). Not differentiable.
+// One new token per sequence, the newest of `lengths` (B): k[l] and v are (B, Hk, slots, d), q[l] is (B, H, slots, d)
+// or (B, H, 1, d). Row r of each has slot r mod its number of slots, which are enough for the visible tokens; of the
+// tokens before the new one those are the newest `window`, all if it is negative. Returns (B, H, 1, dv). Not
+// differentiable.
 STRATA_API at::Tensor hkt_decode(at::TensorList q, at::TensorList k, const at::Tensor& v, const at::Tensor& weights,
-                                 const at::Tensor& lengths, c10::optional<double> scale = c10::nullopt);
+                                 const at::Tensor& lengths, c10::optional<double> scale = c10::nullopt,
+                                 int64_t window = -1);
+
+// The rows that a new token adds to such a cache, written in place: q[l], k[l] and v are (B, H, 1, d), rows lengths >>
+// l of level l. Those of a level are written where such a row begins: where lengths (B), the tokens before, is a
+// multiple of 2^l. With `current`, returns rows lengths >> l of all levels, new or not, (B, H, levels, d) of q and of
+// k; empty tensors otherwise. Nothing depends on lengths but what is written, so a captured graph serves every token.
+STRATA_API std::tuple<at::Tensor, at::Tensor> hkt_append(at::TensorList q, at::TensorList k,
+                                                         const c10::optional<at::Tensor>& v, at::TensorList queries,
+                                                         at::TensorList keys, const c10::optional<at::Tensor>& values,
+                                                         const at::Tensor& lengths, bool current = false);
+
+// The rows that a new token x (B, C) adds to a pyramid by depthwise filters (taps, C): row lengths >> l of every level,
+// (B, levels, C), zeros where none begins. `states` are rings of the newest rows of all levels but the last,
+// (B, taps or more, C), updated. `filters` are those of levels 1, 2, ..; with `inputs`, a ring of the newest inputs,
+// the first is that of a filter in front of everything.
+STRATA_API at::Tensor pyramid_step(const at::Tensor& x, at::TensorList filters, const c10::optional<at::Tensor>& inputs,
+                                   at::TensorList states, const at::Tensor& lengths);
 
 // y_m = sum_r W_r x_{stride m - r}. x: (B, T, C); weight: (taps, C) depthwise or (taps, C, C) dense. Differentiable.
 // With cu_seqlens, x is (1, T, C) of packed sequences, which the filter keeps apart; with stride 2 the result has

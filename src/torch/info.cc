@@ -14,7 +14,9 @@ std::string describe() {
   add("cpu", host_cpu().name);
   for (const Isa isa : supported_isas()) add("instruction set", isa_name(isa));
   add("instruction set in use", isa_name(current_isa()));
-  add("amx", !host_cpu().amx ? "no" : host_cpu().amx_problem.empty() ? "yes" : "not used: " + host_cpu().amx_problem);
+  const HostCpu& cpu = host_cpu();
+  const std::string unused = cpu.amx_usable ? "not used by torch: " : "not used: ";
+  add("amx", !cpu.amx ? "no" : cpu.amx_problem.empty() ? "yes" : unused + cpu.amx_problem);
   add("openblas", openblas_core());
   add("cuda kernels", built_with_cuda() ? "yes" : "no");
   for (const KernelsInUse& k : gpu_kernels()) add("kernels", k.problem + "\t" + k.forward + "\t" + k.backward);

@@ -5,6 +5,7 @@
 #include "strata/status.h"
 #include "strata/tensor.h"
 #include "torch/compat.h"
+#include "torch/output_memory.h"
 
 namespace strata {
 
@@ -51,18 +52,22 @@ inline void check_tensor(const std::string& name, const at::Tensor& tensor, at::
               tensor.device(), "; move all tensors to one device");
 }
 
+// An uninitialised tensor whose sizes may be open (see has_open_sizes).
+inline at::Tensor empty_open(c10::SymIntArrayRef sizes, const at::TensorOptions& options) {
+  const at::ScalarType type = c10::typeMetaToScalarType(options.dtype());
+  const auto known = c10::asIntArrayRefSlowOpt(sizes);
+  const bool large = options.device().is_cpu() && known.has_value() &&
+                     static_cast<size_t>(c10::multiply_integers(*known)) * c10::elementSize(type) >= kLargeOutput;
+  return large ? empty_large_output(*known, type) : at::empty_symint(sizes, options);
+}
+
 // An uninitialised (B, H, T, C) tensor. Its memory is token-major (B, T, H, C) if that of `like` is, so that the usual
 // reshape to (B, T, H * C) needs no copy.
 inline at::Tensor empty_with_layout(const at::Tensor& like, c10::SymIntArrayRef sizes) {
   const bool token_major = like.sym_size(1) > 1 && like.sym_stride(1) < like.sym_stride(2);
-  if (!token_major) return at::empty_symint(sizes, like.options());
+  if (!token_major) return empty_open(sizes, like.options());
   const std::vector<c10::SymInt> token_first = {sizes[0], sizes[2], sizes[1], sizes[3]};
-  return at::empty_symint(token_first, like.options()).transpose(1, 2);
-}
-
-// An uninitialised tensor whose sizes may be open (see has_open_sizes).
-inline at::Tensor empty_open(const std::vector<c10::SymInt>& sizes, const at::TensorOptions& options) {
-  return at::empty_symint(sizes, options);
+  return empty_open(token_first, like.options()).transpose(1, 2);
 }
 
 template <class Signature>

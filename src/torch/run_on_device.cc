@@ -1,6 +1,7 @@
 #include "torch/run_on_device.h"
 
 #ifdef STRATA_CUDA
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -176,6 +177,31 @@ void run_hsa_stream_step(const Tensor& like, const HsaStreamStep& s) {
   throw_if_failed(cuda::hsa_stream_step(s, stream_of(like)));
 }
 
+void run_hkt_decode(const Tensor& like, const HktDecode& d) {
+  if (!like.is_cuda()) return throw_if_failed(hkt_decode(d));
+  const c10::cuda::CUDAGuard device(like.device());
+  const Tensor workspace = scratch(like, cuda::hkt_decode_workspace(d));
+  throw_if_failed(cuda::hkt_decode(d, workspace.data_ptr(), stream_of(like)));
+}
+
+void run_hkt_append(const Tensor& like, const HktAppend& a) {
+  if (!like.is_cuda()) return throw_if_failed(hkt_append(a));
+  const c10::cuda::CUDAGuard device(like.device());
+  throw_if_failed(cuda::hkt_append(a, stream_of(like)));
+}
+
+void run_pyramid_step(const Tensor& like, const PyramidStep& p) {
+  if (!like.is_cuda()) return throw_if_failed(pyramid_step(p));
+  const c10::cuda::CUDAGuard device(like.device());
+  throw_if_failed(cuda::pyramid_step(p, stream_of(like)));
+}
+
+bool is_captured(const Tensor& like) {
+  if (!like.is_cuda()) return false;
+  const c10::cuda::CUDAGuard device(like.device());
+  return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+}
+
 void run_causal_filter_forward(const Tensor& like, const CausalFilter& f, void* y) {
   if (!like.is_cuda()) return throw_if_failed(causal_filter_forward(f, y));
   const c10::cuda::CUDAGuard device(like.device());
@@ -187,6 +213,18 @@ void run_causal_filter_backward(const Tensor& like, const CausalFilter& f, const
   const c10::cuda::CUDAGuard device(like.device());
   const Tensor workspace = scratch(like, cuda::causal_filter_backward_workspace(f));
   throw_if_failed(cuda::causal_filter_backward(f, g, workspace.data_ptr(), stream_of(like)));
+}
+
+void run_pyramid_forward(const Tensor& like, const Pyramid& p, const PyramidStates& states) {
+  const c10::cuda::CUDAGuard device(like.device());
+  throw_if_failed(cuda::pyramid_forward(p, states, stream_of(like)));
+}
+
+void run_pyramid_backward(const Tensor& like, const Pyramid& p, const PyramidStates& states,
+                          const PyramidGradients& g) {
+  const c10::cuda::CUDAGuard device(like.device());
+  const Tensor workspace = scratch(like, cuda::pyramid_backward_workspace(p));
+  throw_if_failed(cuda::pyramid_backward(p, states, g, workspace.data_ptr(), stream_of(like)));
 }
 
 #else
@@ -213,6 +251,19 @@ void run_hkt_backward(const Tensor& like, const HktProblem& p, const HktOutputs&
   refuse_cuda(like);
   throw_if_failed(hkt_backward(p, o, g));
 }
+void run_hkt_decode(const Tensor& like, const HktDecode& d) {
+  refuse_cuda(like);
+  throw_if_failed(hkt_decode(d));
+}
+void run_hkt_append(const Tensor& like, const HktAppend& a) {
+  refuse_cuda(like);
+  throw_if_failed(hkt_append(a));
+}
+void run_pyramid_step(const Tensor& like, const PyramidStep& p) {
+  refuse_cuda(like);
+  throw_if_failed(pyramid_step(p));
+}
+bool is_captured(const Tensor&) { return false; }
 void run_hsa_forward(const Tensor& like, at::TensorList, const HsaProblem& p, const HsaOutputs& o) {
   refuse_cuda(like);
   throw_if_failed(hsa_forward(p, o));
@@ -247,6 +298,11 @@ void run_causal_filter_forward(const Tensor& like, const CausalFilter& f, void* 
 void run_causal_filter_backward(const Tensor& like, const CausalFilter& f, const CausalFilterGradients& g) {
   refuse_cuda(like);
   throw_if_failed(causal_filter_backward(f, g));
+}
+
+void run_pyramid_forward(const Tensor& like, const Pyramid&, const PyramidStates&) { refuse_cuda(like); }
+void run_pyramid_backward(const Tensor& like, const Pyramid&, const PyramidStates&, const PyramidGradients&) {
+  refuse_cuda(like);
 }
 
 #endif

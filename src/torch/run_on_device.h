@@ -17,6 +17,9 @@ namespace strata {
 void run_hkt_forward(const at::Tensor& like, const HktProblem& problem, const HktOutputs& outputs);
 void run_hkt_backward(const at::Tensor& like, const HktProblem& problem, const HktOutputs& outputs,
                       const HktGradients& gradients);
+void run_hkt_decode(const at::Tensor& like, const HktDecode& decode);
+void run_hkt_append(const at::Tensor& like, const HktAppend& append);
+void run_pyramid_step(const at::Tensor& like, const PyramidStep& step);
 // `trees`: the tensors that the problem's trees are views of; plans for the GPU are kept for as long as they live.
 void run_hsa_forward(const at::Tensor& like, at::TensorList trees, const HsaProblem& problem,
                      const HsaOutputs& outputs);
@@ -30,6 +33,13 @@ void run_hsa_stream_step(const at::Tensor& like, const HsaStreamStep& step);
 void run_causal_filter_forward(const at::Tensor& like, const CausalFilter& filter, void* y);
 void run_causal_filter_backward(const at::Tensor& like, const CausalFilter& filter,
                                 const CausalFilterGradients& gradients);
+// On CUDA only.
+void run_pyramid_forward(const at::Tensor& like, const Pyramid& pyramid, const PyramidStates& states);
+void run_pyramid_backward(const at::Tensor& like, const Pyramid& pyramid, const PyramidStates& states,
+                          const PyramidGradients& gradients);
+
+// Whether work on the device of `like` is being captured into a graph: it is then queued, and done with every replay.
+bool is_captured(const at::Tensor& like);
 
 // Whether this build has the CUDA kernels.
 STRATA_API bool built_with_cuda();

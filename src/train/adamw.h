@@ -22,6 +22,13 @@ class AdamW {
   // for all parameters that have a gradient.
   void step(double learning_rate);
 
+  // A step in two parts, so that the second can be recorded and replayed on a GPU: there the learning rate and the
+  // numbers of steps lie in its memory. The first steps must not be recorded, because they make the moments.
+  void set_learning_rate(double learning_rate);
+  void update();
+  // Counts the step of a replayed update().
+  void replayed();
+
   // The state of a parameter in a checkpoint. It has no moments before its first step.
   struct Slot {
     std::string name;
@@ -29,11 +36,20 @@ class AdamW {
     double decay = 0;
     int64_t steps = 0;
     torch::Tensor mean, square;
+    torch::Tensor steps_on_device;  // on a GPU
+    bool foreign = false;           // another process has its moments and takes its steps (train/data_parallel.h)
   };
   std::vector<Slot>& slots() { return slots_; }
 
  private:
+  struct Group {  // of slots with the same decay and number of steps
+    std::vector<torch::Tensor> parameters, gradients, means, squares, steps_on_device;
+  };
+  void update_on_cpu(double decay, int64_t steps, Group& group) const;
+
   std::vector<Slot> slots_;
+  double learning_rate_ = 0;
+  torch::Tensor rate_on_device_;  // on a GPU
 };
 
 }  // namespace strata

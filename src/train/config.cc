@@ -30,13 +30,17 @@ void declare(OptionTable& table, TrainConfig& c) {
              .max = 16,
              .task = "cifar10"});
   table.add("precision", &c.precision,
-            {.help = "Precision; bf16: autocast of matrix products", .choices = {"float32", "bf16"}});
+            {.help = "Precision; bf16: autocast of matrix products; float64: for checks",
+             .choices = {"float32", "bf16", "float64"}});
   table.add("eval_every", &c.eval_every,
             {.help = "Steps between evaluations; 0: once per epoch", .min = 0, .max = kMostCount});
   table.add("patience", &c.patience,
             {.help = "Stop after this many evaluations without improvement; 0: never", .min = 0, .max = kMostCount});
   table.begin_group("Running");
   table.add("device", &c.device, {.help = "Device to compute on", .choices = {"cpu", "cuda"}});
+  table.add("graphs", &c.graphs,
+            {.help = "On a GPU, record steps of shapes that come back as CUDA graphs; the results are the same",
+             .choices = {"auto", "off"}});
   declare_threads(table, c.threads);
   table.add("log_every", &c.log_every, {.help = "Steps between lines of metrics.jsonl", .min = 1, .max = kMostCount});
   table.add("every_epoch", &c.every_epoch,

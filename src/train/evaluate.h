@@ -11,8 +11,15 @@
 
 namespace strata {
 
+class Group;
+
 // A batch as the model reads it, on its device.
 ModelInput to_input(const Batch& batch, torch::Device device);
+
+// A copy of numbers on the device. A copy to a GPU uses pinned memory, so that it does not wait for queued work.
+torch::Tensor to_device(const std::vector<int64_t>& numbers, torch::Device device);
+// In the place of what `tensor` holds.
+void copy_to_device(const std::vector<int64_t>& numbers, const torch::Tensor& tensor);
 
 // The loss of the outputs in nats, and the number of correct ones. Targets of -1 do not count.
 struct Loss {
@@ -21,6 +28,9 @@ struct Loss {
   int64_t counted = 0;
 };
 Loss loss_of(const torch::Tensor& outputs, const Batch& batch, double label_smoothing);
+// Of targets on the device; without the count.
+Loss loss_of(const torch::Tensor& outputs, const torch::Tensor& targets, double label_smoothing);
+int64_t count_targets(const Batch& batch);
 
 struct Evaluation {
   double loss = 0;      // nats per row, or per token of a language model
@@ -34,6 +44,7 @@ struct EvaluateOptions {
   int64_t batch = 128;
   bool bf16 = false;
   bool answers = false;
+  Group* group = nullptr;  // shares the batches; every process gets the result of one
 };
 Evaluation evaluate(SequenceModel& model, const ModelCard& card, const Dataset& data, const EvaluateOptions& options);
 

@@ -47,8 +47,8 @@ SequenceModel make_model(const ModelCard& card) {
   }
 }
 
-torch::Device device_of(const TrainConfig& config) {
-  if (config.device == "cpu") return {torch::kCPU};
+torch::Device device_of(const std::string& name) {
+  if (name == "cpu") return {torch::kCPU};
   if (!built_with_cuda())
     throw usage_error("--device: this build has no CUDA kernels; build with -DSTRATA_CUDA=ON, or use --device cpu");
   if (!torch::cuda::is_available()) throw usage_error("--device: no CUDA device found; use --device cpu");

@@ -21,10 +21,16 @@ struct TrainCall {
   bool allow_changed_data = false;  // resume on data that is not what the record says
   bool quiet = false;
   EpochTracker tracker = {};
+  // Of several processes.
+  double timeout = kTimeout;  // seconds after which a rank that does not answer ends the run
+  bool shard_optimizer = false;
+  static constexpr double kTimeout = 300;
 };
 
 // Starts a run in an empty folder, or resumes one whose options are those of `config`. Returns the content of
-// result.json. Throws Error with ExitCode::kInterrupted after a Ctrl-C, when the state is saved.
+// result.json. Where environment variables say that this is one of several processes (train/placement.h), they train
+// together, and rank 0 alone uses the folder. Throws Error with ExitCode::kInterrupted after a Ctrl-C, when the state
+// is saved.
 Json train(const RunConfig& config, const RunFolder& folder, const TrainCall& call = {});
 
 }  // namespace strata

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "data/task.h"
-#include "torch/compat.h"
 #include "train/checkpoint.h"
 #include "train/schedule.h"
 #include "train/setup.h"
@@ -15,13 +14,14 @@ namespace strata {
 using torch::Tensor;
 using Seconds = std::chrono::duration<double>;
 
-Training::Training(const RunConfig& config, const RunFolder& folder, bool quiet, EpochTracker tracker)
+Training::Training(const RunConfig& config, const RunFolder& folder, bool quiet, EpochTracker tracker, Group* group,
+                   bool shard_optimizer)
     : config_(config),
       folder_(folder),
       tracker_(std::move(tracker)),
       data_(load_task(config.data)),
       card_(make_card(config, data_)),
-      device_(device_of(c_)),
+      device_(device_in(group, c_)),
       progress_(quiet),
       window_(device_) {
   if (c_.every_epoch && !tracker_) throw Error(ExitCode::kFailure, "--every-epoch: train() needs a tracker");
@@ -30,18 +30,26 @@ Training::Training(const RunConfig& config, const RunFolder& folder, bool quiet,
   torch::manual_seed(mix(c_.seed));
   model_ = make_model(card_);
   model_->to(device_);
+  if (c_.precision == "float64") model_->to(torch::kDouble);
   optimizer_ = std::make_unique<AdamW>(*model_, c_.weight_decay);
+  train_step_ = std::make_unique<TrainStep>(
+      model_, *optimizer_, StepOptions{c_.clip, c_.label_smoothing, c_.precision == "bf16", c_.graphs == "auto"});
   const int64_t batches = Loader::batches(data_.train, c_.batch);
   steps_per_epoch_ = (batches + c_.accumulate - 1) / c_.accumulate;
   steps_ = c_.epochs * steps_per_epoch_;
   if (c_.steps > 0) steps_ = std::min(steps_, c_.steps);
   eval_every_ = c_.eval_every > 0 ? c_.eval_every : steps_per_epoch_;
   for (const std::string& problem : describe_problems(data_)) progress_.note("warning: " + problem);
+  if (group != nullptr) join(*group, shard_optimizer);
 }
 
 Json Training::run(bool resume) {
-  if (resume && fs::exists(folder_.last())) restore(load_training(folder_.last(), model_, *optimizer_, card_));
-  metrics_ = std::make_unique<MetricsLog>(folder_.root, step_ == 0 ? -1 : step_, c_.tensorboard);
+  if (parallel_ != nullptr) {
+    resume_in_parallel(resume);
+  } else if (resume && fs::exists(folder_.last())) {
+    restore(load_training(folder_.last(), model_, *optimizer_, card_));
+  }
+  if (is_writer()) metrics_ = std::make_unique<MetricsLog>(folder_.root, step_ == 0 ? -1 : step_, c_.tensorboard);
   clock_ = Clock(step_);
   last_save_ = std::chrono::steady_clock::now();
   if (step_ == 0) track();
@@ -61,11 +69,15 @@ void Training::run_epoch(int64_t epoch) {
   // Downwards, so that no augmentation shares its seed with the order of an epoch.
   options.augment = {c_.jitter, c_.hide, mix(mix(c_.seed) - 1 - static_cast<uint64_t>(epoch))};
   options.first_batch = step_ % steps_per_epoch_ * c_.accumulate;
+  if (parallel_ != nullptr) {
+    options.part = parallel_->group().rank();
+    options.parts = parallel_->group().size();
+  }
   Loader loader(data_.train, std::move(options));
   const int64_t end = std::min((epoch + 1) * steps_per_epoch_, steps_);
   while (step_ < end && !stopped_early_) {
     const auto start = std::chrono::steady_clock::now();
-    watch_divergence([&] { train_step(loader); });
+    watch_divergence([&] { run_step(loader); });
     const auto now = std::chrono::steady_clock::now();
     train_seconds_ += Seconds(now - start).count();
     ++step_;
@@ -75,38 +87,30 @@ void Training::run_epoch(int64_t epoch) {
       if (step_ % steps_per_epoch_ == 0 || step_ == steps_) track();
       if (step_ % eval_every_ == 0 || step_ == steps_) evaluate_valid();
     });
-    if (interrupted()) {
+    if (parallel_ != nullptr ? agreed_.stop : interrupted()) {
       save();
       progress_.finish();
       throw Error(ExitCode::kInterrupted,
                   fmt::format("interrupted at step {} of {}; state saved, continue with: strata train --resume {}",
                               step_, steps_, folder_.root.string()));
     }
-    if (Seconds(now - last_save_).count() >= static_cast<double>(c_.save_seconds)) save();
+    const bool saved = last_save_ > now;  // with the evaluation
+    if (!saved && (parallel_ != nullptr ? agreed_.save : is_time_to_save())) save();
   }
 }
 
 // One step of AdamW on the mean gradient of up to `accumulate` batches.
-void Training::train_step(Loader& loader) {
-  // Every step has its own seed for dropout, so that a resumed run draws the same numbers.
-  torch::manual_seed(mix(mix(c_.seed) ^ static_cast<uint64_t>(step_)));
-  model_->train();
-  optimizer_->zero_grad();
+void Training::run_step(Loader& loader) {
   std::vector<Batch> batches;
   Batch batch;
   while (static_cast<int64_t>(batches.size()) < c_.accumulate && loader.next(batch))
     batches.push_back(std::move(batch));
-  for (const Batch& part : batches) {
-    Loss loss;
-    {
-      const AutocastGuard autocast(c_.precision == "bf16", device_.type());
-      loss = loss_of(model_->forward(to_input(part, device_)), part, c_.label_smoothing);
-    }
-    (loss.mean / static_cast<double>(batches.size())).backward();
-    window_.add(loss, part.real_tokens);
-  }
-  if (c_.clip > 0) optimizer_->clip(c_.clip);
-  optimizer_->step(learning_rate_at(c_.schedule, c_.learning_rate, c_.warmup, step_, steps_));
+  // Every step has its own seed for dropout, so that a resumed run draws the same numbers.
+  const uint64_t seed = mix(mix(c_.seed) ^ static_cast<uint64_t>(step_));
+  const double learning_rate = learning_rate_at(c_.schedule, c_.learning_rate, c_.warmup, step_, steps_);
+  if (parallel_ != nullptr) return run_parallel_step(batches, learning_rate, seed);
+  const std::vector<Loss> losses = (*train_step_)(batches, learning_rate, seed);
+  for (size_t n = 0; n < batches.size(); ++n) window_.add(losses[n], batches[n].real_tokens);
 }
 
 // The operators refuse weights that are not finite. The message then says that the run diverged.
@@ -129,11 +133,10 @@ Error Training::diverged() const {
 }
 
 Json Training::finish() const {
-  LoadedModel best = load_model(folder_.best());
-  best.model->to(device_);
+  SequenceModel best = best_model();
   EvaluateOptions options = evaluate_options();
   options.answers = true;
-  const Evaluation test = evaluate(best.model, card_, data_.test, options);
+  const Evaluation test = evaluate(best, card_, data_.test, options);
   Json tested = test.to_json();
   if (!test.answers.empty()) tested.update(describe_answers(test.answers, data_, data_.test));
   return {{"task", data_.task},

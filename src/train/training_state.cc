@@ -22,26 +22,28 @@ void Training::log_window() {
   shown_loss_ = window_.loss();
   shown_accuracy_ = window_.accuracy();
   if (!std::isfinite(shown_loss_)) throw diverged();
-  metrics_->add({{"kind", "train"},
-                 {"step", step_},
-                 {"steps", steps_},
-                 {"epoch", static_cast<double>(step_) / static_cast<double>(steps_per_epoch_)},
-                 {"loss", shown_loss_},
-                 {"accuracy", shown_accuracy_},
-                 {"learning_rate", learning_rate_at(c_.schedule, c_.learning_rate, c_.warmup, step_ - 1, steps_)},
-                 {"tokens_per_second", window_.tokens_per_second(train_seconds_)},
-                 {"train_seconds", train_seconds_}});
+  const Json line = {{"kind", "train"},
+                     {"step", step_},
+                     {"steps", steps_},
+                     {"epoch", static_cast<double>(step_) / static_cast<double>(steps_per_epoch_)},
+                     {"loss", shown_loss_},
+                     {"accuracy", shown_accuracy_},
+                     {"learning_rate", learning_rate_at(c_.schedule, c_.learning_rate, c_.warmup, step_ - 1, steps_)},
+                     {"tokens_per_second", window_.tokens_per_second(train_seconds_)},
+                     {"train_seconds", train_seconds_}};
+  if (is_writer()) metrics_->add(line);
   window_.restart(train_seconds_);
 }
 
 // Before the first step and after every epoch.
 void Training::track() {
+  if (!is_writer()) return;
   add_metrics(track_level_weights(model_));
   if (c_.every_epoch) add_metrics(tracker_(model_, card_, data_.valid));
 }
 
 void Training::add_metrics(Json line) {
-  if (line.is_null()) return;
+  if (line.is_null() || !is_writer()) return;
   line["step"] = step_;
   line["epoch"] = static_cast<double>(step_) / static_cast<double>(steps_per_epoch_);
   metrics_->add(line);
@@ -65,7 +67,7 @@ void Training::evaluate_valid() {
     best_ = now;
     best_step_ = step_;
     stale_ = 0;
-    save_model(folder_.best(), model_, card_);
+    if (is_writer()) save_model(folder_.best(), model_, card_);
   } else if (++stale_ == c_.patience) {  // patience 0 is never reached
     stopped_early_ = true;
     progress_.note(fmt::format("no improvement in {} evaluations: stopping", stale_));
@@ -82,7 +84,9 @@ void Training::save() {
   state.best_step = best_step_;
   state.stale = stale_;
   state.stopped_early = stopped_early_;
-  save_training(folder_.last(), *optimizer_, card_, std::move(state));
+  if (parallel_ != nullptr) parallel_->collect_moments();
+  if (is_writer()) save_training(folder_.last(), *optimizer_, card_, std::move(state));
+  if (parallel_ != nullptr) parallel_->release_moments();
   last_save_ = std::chrono::steady_clock::now();
 }
 

@@ -201,19 +201,27 @@ uint32_t crc32_of(std::string_view bytes) {
   return static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
-FolderLock::FolderLock(const fs::path& folder) {
-  const std::string path = (folder / ".lock").string();
-  descriptor_ = open(path.c_str(), O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw output_error("{}: could not write ({})", path, std::strerror(errno));
-  if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
-    const int reason = errno;
-    close(descriptor_);
-    if (reason != EWOULDBLOCK)
-      throw output_error("{}: could not lock ({}); choose a folder on another file system", path,
-                         std::strerror(reason));
+int FolderLock::open_locked(const fs::path& folder, const char* name) {
+  const std::string path = (folder / name).string();
+  const int descriptor = open(path.c_str(), O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (descriptor < 0) throw output_error("{}: could not write ({})", path, std::strerror(errno));
+  if (flock(descriptor, LOCK_EX | LOCK_NB) == 0) return descriptor;
+  const int reason = errno;
+  close(descriptor);
+  if (reason != EWOULDBLOCK)
+    throw output_error("{}: could not lock ({}); choose a folder on another file system", path, std::strerror(reason));
+  return -1;
+}
+
+FolderLock::FolderLock(const fs::path& folder) : descriptor_(open_locked(folder, ".lock")) {
+  if (descriptor_ < 0)
     throw output_error("{}: another strata process uses this folder; wait for it, or choose another folder",
                        folder.string());
-  }
+}
+
+std::unique_ptr<FolderLock> FolderLock::try_lock(const fs::path& folder, const char* name) {
+  const int descriptor = open_locked(folder, name);
+  return std::unique_ptr<FolderLock>(descriptor < 0 ? nullptr : new FolderLock(descriptor));
 }
 
 FolderLock::~FolderLock() { close(descriptor_); }

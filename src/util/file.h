@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -53,11 +54,16 @@ uint32_t crc32_of(std::string_view bytes);
 class FolderLock {
  public:
   explicit FolderLock(const fs::path& folder);  // throws an output error when another process holds it
+  // Null when another process holds the lock of that name in the folder. name: ".lock" is the one above
+  static std::unique_ptr<FolderLock> try_lock(const fs::path& folder, const char* name = ".lock");
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
  private:
+  explicit FolderLock(int descriptor) : descriptor_(descriptor) {}
+  static int open_locked(const fs::path& folder, const char* name);  // -1 when another process holds it
+
   int descriptor_ = -1;
 };
 

@@ -1,6 +1,7 @@
 // Every wrong argument is refused, with a message that names it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "cases/hkt_case.h"
@@ -121,6 +122,20 @@ TEST(Isa, ThePortableOneAlwaysExists) {
   ASSERT_FALSE(supported_isas().empty());
   EXPECT_EQ(supported_isas().front(), Isa::kPortable);
   EXPECT_STREQ(isa_name(Isa::kPortable), "portable");
+}
+
+TEST(Isa, TheEmulatedOneIsNeverOfferedByItself) {
+  for (const Isa isa : supported_isas()) EXPECT_NE(isa, Isa::kAmxEmulated);
+  EXPECT_NE(current_isa(), Isa::kAmxEmulated);
+  EXPECT_STREQ(isa_name(Isa::kAmxEmulated), "amx_emulated");
+}
+
+TEST(Isa, WhatTheHostDoesNotHaveIsRefused) {
+  const std::vector<Isa> supported = supported_isas();
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx}) {
+    if (std::find(supported.begin(), supported.end(), isa) != supported.end()) continue;
+    expect_words(set_isa(isa).message(), std::string("does not support|") + isa_name(isa));
+  }
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ def test_modern_models_with_their_caches(modern):
     cut = made(modern, "abc 12", "--tokens", 12, "--temperature", 0)
     assert cut["ended"] == "end of text" and whole["ids"][:3].index(whole["ids"][2]) == cut["tokens"]
     (modern / "config.json").write_text(json.dumps({**config, "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}))
-    assert "expected a rope_type of default, linear or llama3, got dynamic" in generate(modern, "abc", code=3)
+    assert "expected a rope_type of default, linear, llama3 or yarn, got dynamic" in generate(modern, "abc", code=3)
     (modern / "config.json").write_text(json.dumps({**config, "model_type": "mistral"}))
     assert 'bert, roberta, gpt2, llama or qwen2, got "mistral"' in generate(modern, "abc", code=3)
     (modern / "config.json").write_text(json.dumps(config))
@@ -121,6 +121,15 @@ def test_longer_than_the_model_reads(runs, gpt2):
     assert made(runs / "flat", "", "--tokens", 5)["prompt_tokens"] == 1
     streamed, flat = (made(gpt2, "ab" * 25, "--tokens", 8, "--layers", layers, "--branching", 2)["cache_bytes"] for layers in ("0,1", "none"))
     assert streamed < flat
+
+
+def test_a_gpu_writes_the_same_text(gpt2, runs):
+    tried = subprocess.run([STRATA, "generate", runs / "flat", "a", "--device", "cuda", "--tokens", "1"], capture_output=True, text=True)
+    if tried.returncode == 2 and "--device:" in tried.stderr:
+        pytest.skip(tried.stderr.strip())
+    for model in (*(runs / name for name in ("flat", "hkt", "hsa", "strata")), gpt2):
+        options = ("that", "--tokens", "40", "--temperature", "0")
+        assert made(model, *options, "--device", "cuda")["text"] == made(model, *options)["text"], model
 
 
 def test_mistakes_are_named(gpt2, runs, tmp_path):

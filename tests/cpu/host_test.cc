@@ -18,7 +18,7 @@ Cpuid fake(uint32_t last_leaf, uint32_t extended_edx, bool with_tiles) {
   return [=](uint32_t leaf, uint32_t subleaf) -> CpuidLeaf {
     if (leaf == 0) return {last_leaf, 0, 0, 0};
     if (leaf == 1) return host_cpuid()(1, 0);
-    if (leaf == 7) return {0, kAvx512, 0, extended_edx};
+    if (leaf == 7) return subleaf == 0 ? CpuidLeaf{1, kAvx512, 0, extended_edx} : CpuidLeaf{1u << 5, 0, 0, 0};
     if (leaf == 0x1d && with_tiles) return subleaf == 0 ? CpuidLeaf{1, 0, 0, 0} : CpuidLeaf{8192, 1 << 16 | 64, 16, 0};
     if (leaf == 0x80000000) return {0x80000004, 0, 0, 0};
     if (leaf >= 0x80000002 && leaf <= 0x80000004) return {leaf == 0x80000002 ? 0x555043u : 0u, 0, 0, 0};  // "CPU"
@@ -52,6 +52,16 @@ TEST(Host, RefusedAmxKeepsOneDnnBelowAmx) {
   const HostCpu cpu = host_cpu(fake(0x20, kAmx, true), kRefused);
   EXPECT_NE(cpu.amx_problem.find("operating system"), std::string::npos) << cpu.amx_problem;
   EXPECT_EQ(host_settings(cpu, "").size(), 1u);
+}
+
+TEST(Host, OurKernelsUseAmxWhereItIsAllowedWhateverIsHidden) {
+  for (bool with_tiles : {true, false}) {
+    const HostCpu cpu = host_cpu(fake(0x20, kAmx, with_tiles), kAllowed);
+    EXPECT_EQ(cpu.avx512_bf16, cpu.avx512);  // which a machine without AVX-512 has not, whatever CPUID says
+    EXPECT_EQ(cpu.amx_usable, cpu.avx512);
+    EXPECT_FALSE(host_cpu(fake(0x20, kAmx, with_tiles), kRefused).amx_usable);
+  }
+  EXPECT_FALSE(host_cpu(fake(0x20, 0, true), kAllowed).amx_usable);
 }
 
 TEST(Host, WithoutAmxTheKernelIsNotAsked) {

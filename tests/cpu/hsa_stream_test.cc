@@ -6,7 +6,7 @@
 
 #include "cases/hkt_plain.h"
 #include "cases/hsa_stream_decoder.h"
-#include "strata/cpu.h"
+#include "cases/isas.h"
 #include "strata/hsa.h"
 
 namespace strata::test {
@@ -28,7 +28,7 @@ void run(StreamData<S>& d, int threads = 2) {
 
 template <class S>
 void expect_close(const StreamCase& spec, double tolerance) {
-  for (Isa isa : supported_isas()) {
+  for (Isa isa : tested_isas()) {
     ASSERT_TRUE(set_isa(isa).ok());
     StreamData<S> fused(spec);
     run(fused);

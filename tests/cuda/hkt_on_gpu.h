@@ -84,6 +84,22 @@ inline std::vector<HktCase> hkt_gpu_cases() {
   add({"gpu_packed_wide", 3, 2, 2, 400, 3, 128, 128, false, {130, 400, 17}}, packed);
   add({"gpu_packed_l5", 4, 2, 1, 333, 5, 64, 64, true, {333, 16, 1, 257}}, packed);
   add({"gpu_packed_flat", 3, 2, 2, 513, 1, 64, 64, false, {2, 513, 64}}, packed);
+  // Heads of 32 and 96 channels have kernels of their own; those of 24 and 80 are filled up, those of 20 not aligned.
+  cases.push_back({"gpu_d32_l3", 2, 4, 2, 400, 3, 32, 32, true});
+  cases.push_back({"gpu_d32_l5", 1, 2, 2, 700, 5, 32, 24, false, {650}});
+  cases.push_back({"gpu_d32_flat", 2, 2, 1, 333, 1, 32, 32, true, {333, 100}});
+  cases.push_back({"gpu_d24_l4", 1, 2, 2, 390, 4, 24, 32, true});
+  cases.push_back({"gpu_d24_l2", 2, 2, 2, 300, 2, 24, 24, false, {300, 0}});
+  cases.push_back({"gpu_d20_l3", 1, 2, 2, 300, 3, 20, 20, true});
+  cases.push_back({"gpu_d96_l3", 2, 4, 2, 400, 3, 96, 96, true});
+  cases.push_back({"gpu_d96_l5", 1, 2, 1, 650, 5, 96, 96, true, {641}});
+  cases.push_back({"gpu_d96_flat", 2, 1, 1, 600, 1, 96, 96, false, {600, 300}});
+  cases.push_back({"gpu_d80_l3", 1, 2, 2, 777, 3, 80, 80, false});
+  cases.push_back({"gpu_d80_l4", 2, 1, 1, 390, 4, 80, 96, true, {390, 7}});
+  add({"gpu_packed_d32", 5, 4, 2, 700, 3, 32, 32, true, {700, 1, 0, 300, 129}}, packed);
+  add({"gpu_packed_d32_l4", 3, 2, 2, 400, 4, 32, 32, false, {17, 400, 130}}, packed);
+  add({"gpu_packed_d96", 4, 2, 1, 300, 3, 96, 96, true, {300, 0, 65, 257}}, packed);
+  add({"gpu_packed_parts", 7, 2, 2, 513, 3, 64, 64, true, {256, 255, 257, 512, 1, 513, 64}}, packed);
   auto window = [](int64_t left, int64_t right) {
     return [=](HktCase& c) {
       c.window_left = left;
@@ -93,6 +109,8 @@ inline std::vector<HktCase> hkt_gpu_cases() {
   add({"gpu_window", 1, 4, 2, 1500, 3, 64, 64, true}, window(300, 0));
   add({"gpu_window_wide", 2, 2, 2, 900, 3, 128, 128, false, {900, 500}}, window(130, 65));
   add({"gpu_window_l5", 1, 2, 2, 1000, 5, 64, 64, false}, window(1, 200));
+  add({"gpu_window_d32", 1, 2, 2, 900, 3, 32, 32, true}, window(200, 0));
+  add({"gpu_window_d96", 1, 2, 2, 700, 3, 96, 96, false}, window(65, 130));
   add({"gpu_window_flat", 1, 2, 2, 1000, 1, 128, 128, true}, window(127, -1));
   add({"gpu_cross", 2, 2, 2, 300, 3, 64, 64, false, {300, 77}}, [](HktCase& c) {
     c.key_tokens = 800;

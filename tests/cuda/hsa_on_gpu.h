@@ -86,6 +86,14 @@ inline std::vector<HsaCase> hsa_gpu_cases() {
   cases.push_back({"gpu_b20_positions", {401}, Shape::kBalanced, 20, 2, 16, 16, sequence, true, true});
   cases.push_back({"gpu_star", {300, 129, 16}, Shape::kStar, 1, 2, 64, 64, set, true, true});
   cases.push_back({"gpu_star_causal", {200}, Shape::kStar, 1, 2, 64, 64, sequence, true, true, true});
+  // Stars of many tokens and nothing else, which HKT's kernels compute; of different lengths, which they do not.
+  cases.push_back(
+      {"gpu_star_flat", {300, 300}, Shape::kStar, 1, 4, 64, 64, set, false, false, false, true, dense, 1, 2});
+  cases.push_back({"gpu_star_padded", {260, 260, 260}, Shape::kStar, 1, 2, 32, 32, set, false, false, false, false});
+  cases.push_back(
+      {"gpu_star_levels", {333, 333}, Shape::kStar, 1, 2, 96, 80, set, false, false, false, true, token_major, 3});
+  cases.push_back({"gpu_star_order", {400}, Shape::kStar, 1, 2, 64, 64, set, false, false, true});
+  cases.push_back({"gpu_star_uneven", {300, 301}, Shape::kStar, 1, 2, 64, 64});
   cases.push_back({"gpu_causal_b32", {600}, Shape::kBalanced, 32, 1, 64, 64, sequence, false, true, true});
   cases.push_back({"gpu_mixed_families", {500, 31}, Shape::kRandom, 45, 2, 32, 64, set, true, true});
   cases.push_back(

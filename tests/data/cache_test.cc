@@ -2,6 +2,7 @@
 #include "data/cache.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "data/support.h"
 
@@ -54,6 +55,30 @@ TEST(Cache, FaultsOfSetsAreFound) {
   EXPECT_TRUE(check_set(set, true).present);
   write_set(set, {}, files);  // replaces the existing set
   EXPECT_EQ(check_set(set, true).problems, Problems{});
+}
+
+// Processes that start together make the same set; one that is done must not lose what it reads.
+TEST(Cache, TheSameSetStaysInPlace) {
+  const TempFolder folder;
+  const fs::path set = folder.path() / "set";
+  const Files files = {{"a.tsv", "some rows"}};
+  auto place = [&] {
+    struct stat facts = {};
+    EXPECT_EQ(stat(set.c_str(), &facts), 0);
+    return facts.st_ino;
+  };
+  write_set(set, {{"seed", 1}}, files);
+  const ino_t first = place();
+  write_set(set, {{"seed", 1}}, files);
+  EXPECT_EQ(place(), first);
+  folder.write("set/a.tsv", "some cows");  // as long, but other bytes
+  write_set(set, {{"seed", 1}}, files);
+  EXPECT_NE(place(), first);
+  EXPECT_TRUE(check_set(set, true).problems.empty());
+  folder.write("set/manifest.json", "{");
+  write_set(set, {{"seed", 1}}, files);
+  EXPECT_TRUE(check_set(set, true).problems.empty());
+  EXPECT_EQ(names_in(folder.path()), Names{"set"});
 }
 
 TEST(Cache, DamagedManifest) {

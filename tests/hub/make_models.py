@@ -53,6 +53,20 @@ MODELS = {
             **{**grouped, "num_key_value_heads": 1},
         )
     ),
+    # Channels that stay, are blended and are scaled.
+    "qwen2_yarn": lambda: Qwen2ForCausalLM(
+        Qwen2Config(
+            rope_parameters={
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "rope_theta": 50.0,
+                "beta_fast": 2.5,
+                "beta_slow": 0.5,
+                "original_max_position_embeddings": 20,
+            },
+            **{**grouped, "hidden_size": 32, "max_position_embeddings": 80},
+        )
+    ),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(tie_word_embeddings=True, rope_theta=1000.0, **grouped)),
     "bert": lambda: BertForSequenceClassification(BertConfig(max_position_embeddings=12, **small)),
     "roberta": lambda: RobertaForSequenceClassification(

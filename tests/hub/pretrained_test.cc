@@ -42,7 +42,7 @@ struct Expected {
 
 class PretrainedFamily : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Families, PretrainedFamily,
-                         testing::Values("bert", "roberta", "gpt2", "llama", "llama_linear", "qwen2"),
+                         testing::Values("bert", "roberta", "gpt2", "llama", "llama_linear", "qwen2", "qwen2_yarn"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(PretrainedFamily, HiddenStatesAndLogitsAreTheReferences) {
@@ -90,7 +90,7 @@ TEST_P(PretrainedFamily, AttentionCanBeReplaced) {
 
 // The likeliest token after each prompt, read anew every time, as transformers finds it.
 TEST(Pretrained, GreedyTextIsTheReferences) {
-  for (const char* name : {"llama", "llama_linear", "qwen2"}) {
+  for (const char* name : {"llama", "llama_linear", "qwen2", "qwen2_yarn"}) {
     const Expected expected(name);
     const Pretrained model = Pretrained::load(folder_of(name));
     Tensor ids = expected.ids.slice(0, 0, 1);
@@ -163,9 +163,14 @@ TEST(PretrainedConfig, WhatLlamaAndQwen2MayNotHaveIsNamed) {
         error_of(ExitCode::kData, [&] { PretrainedConfig::from_json(changed.dump(), "config.json"); });
     EXPECT_TRUE(contains(message, words)) << message;
   };
-  const std::string types = "rope_parameters: expected a rope_type of default, linear or llama3, got ";
+  const std::string types = "rope_parameters: expected a rope_type of default, linear, llama3 or yarn, got ";
   refuse("rope_parameters", {{"rope_type", "dynamic"}, {"factor", 2.0}}, types + "dynamic");
-  refuse("rope_parameters", {{"rope_type", "yarn"}, {"factor", 2.0}}, types + "yarn");
+  refuse("rope_parameters", {{"rope_type", "longrope"}, {"factor", 2.0}}, types + "longrope");
+  refuse("rope_parameters", {{"rope_type", "yarn"}}, "rope_parameters: expected a factor, found none");
+  refuse("rope_parameters", {{"rope_type", "yarn"}, {"factor", 2.0}, {"beta_fast", 1.0}, {"beta_slow", 2.0}},
+         "expected a beta_fast above the beta_slow, got 1 and 2");
+  refuse("rope_parameters", {{"rope_type", "yarn"}, {"factor", 2.0}, {"rope_theta", 1.0}},
+         "expected a rope_theta above 1 with yarn, got 1");
   refuse("rope_parameters", {{"rope_type", "linear"}}, "rope_parameters: expected a factor, found none");
   refuse("rope_parameters", {{"rope_type", "linear"}, {"factor", 0.5}}, "factor: expected a number from 1");
   refuse("rope_parameters", {{"rope_type", "llama3"}, {"factor", 2}}, "expected low_freq_factor, found none");

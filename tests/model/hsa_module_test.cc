@@ -48,6 +48,46 @@ TEST(HsaAttention, EveryParameterGetsAGradientAndClonesAreIndependent) {
   }
 }
 
+TEST(HsaAttention, PackedStreamsEqualSingleOnes) {
+  std::vector<HsaAttentionOptions> all = variants();
+  all.push_back(HsaAttentionOptions(16, 2).streaming(true).branching(3).rotary(4).key_heads(1));
+  for (const auto& options : all) {
+    if (!options.streaming()) continue;
+    HsaAttention module = make(options);
+    const Tensor x = torch::randn({1, 33, 16}, torch::kFloat64), ends = torch::tensor({0, 13, 13, 30, 33});
+    const Tensor packed = module->forward(x, {}, c10::nullopt, ends);
+    for (int64_t n = 0; n < 4; ++n) {
+      const int64_t first = ends[n].item<int64_t>(), tokens = ends[n + 1].item<int64_t>() - first;
+      if (tokens == 0) continue;
+      const Tensor alone = module->forward(x.narrow(1, first, tokens));
+      EXPECT_TRUE(torch::allclose(packed.narrow(1, first, tokens), alone, 1e-10, 1e-12)) << *module << ", " << n;
+    }
+    EXPECT_TRUE(torch::equal(module->forward(x, {}, c10::nullopt, ends, /*max_seqlen=*/17), packed));
+  }
+  HsaAttention tree = make(HsaAttentionOptions(16, 2));
+  expect_error(
+      [&] {
+        tree->forward(torch::zeros({1, 9, 16}, torch::kFloat64), {balanced(9, 3)}, c10::nullopt, torch::tensor({0, 9}));
+      },
+      "cu_seqlens: expected none with trees");
+}
+
+TEST(HsaAttention, DropoutIsForTrainingAndForStreams) {
+  HsaAttention module = make(HsaAttentionOptions(16, 2).streaming(true).branching(4).attention_dropout(0.5));
+  const Tensor x = torch::randn({2, 40, 16}, torch::kFloat64);
+  torch::manual_seed(3);
+  const Tensor first = module->forward(x);
+  EXPECT_FALSE(torch::equal(module->forward(x), first));
+  torch::manual_seed(3);
+  EXPECT_TRUE(torch::equal(module->forward(x), first));
+  module->eval();
+  EXPECT_TRUE(torch::equal(module->forward(x), module->forward(x)));
+  expect_error([] { HsaAttention(HsaAttentionOptions(16, 2).attention_dropout(0.5)); },
+               "attention_dropout: expected 0 with trees");
+  expect_error([] { HsaAttention(HsaAttentionOptions(16, 2).streaming(true).attention_dropout(1.0)); },
+               "attention_dropout: expected a probability");
+}
+
 TEST(HsaAttention, DecodingEqualsTheParallelForm) {
   for (const auto& options : variants()) {
     if (!options.streaming()) continue;

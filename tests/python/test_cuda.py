@@ -221,6 +221,53 @@ def test_decoding_steps_wait_for_nothing(name, starts):
     assert torch.allclose(got["cuda"], got["cpu"], rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_decoding_equals_the_cpu(dtype, tolerance, window):
+    """Caches with more slots than tokens, and rings with fewer; grouped heads."""
+    torch.manual_seed(9)
+    levels, slots = 3, 100 if window is None else 24
+    q = [torch.randn(3, 4, 1, 32).to(dtype) for _ in range(levels)]
+    k = [torch.randn(3, 2, slots // 2**level + 2, 32).to(dtype) for level in range(levels)]
+    v, weights = torch.randn(3, 2, slots, 48).to(dtype), torch.softmax(torch.randn(4, levels), -1)
+    weights = weights.to(torch.float64 if dtype == torch.float64 else torch.float32)
+    lengths = torch.tensor([100, 1, 37])
+    want = strata.hkt_decode(q, k, v, weights, lengths, window=window)
+    there = lambda list: [t.to("cuda") for t in list]
+    got = strata.hkt_decode(there(q), there(k), *there([v, weights, lengths]), window=window)
+    close([got.double().cpu()], [want.double()], tolerance)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_captured_step_serves_every_token(name):
+    """Captured once and replayed 100 times, a step gives what eager steps give; the cache then goes on."""
+    kind, options, how = STREAMS[name]
+    torch.manual_seed(7)
+    module = kind(64, 4, dtype=torch.float64, **options).to("cuda")
+    x = torch.randn(3, 160, 64, dtype=torch.float64, device="cuda")
+    starts, caches = [40, 13, 26], []
+    with torch.no_grad():
+        for _ in range(2):
+            caches.append(module.prefill(x[:, :40], starts, **how)[1])
+            if name in ("hkt", "window"):
+                caches[-1].reserve(200)
+        eager, replayed = caches
+        row = torch.zeros(3, 64, dtype=torch.float64, device="cuda")
+        module.step(row, module.prefill(x[:, :1])[1])  # warm up
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = module.step(row, replayed)
+        for t in range(40, 140):
+            row.copy_(x[:, t])
+            graph.replay()
+            assert torch.allclose(out, module.step(x[:, t], eager), rtol=1e-9, atol=1e-11), t
+        replayed.count_replays(100)
+        for t in range(140, 160):
+            assert torch.allclose(module.step(x[:, t], replayed), module.step(x[:, t], eager), rtol=1e-9, atol=1e-11), t
+    assert torch.equal(replayed.lengths, eager.lengths)
+
+
 def test_modules_move_to_the_gpu():
     torch.manual_seed(0)
     x = torch.randn(2, 100, 64)

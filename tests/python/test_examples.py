@@ -13,23 +13,26 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
-NAMES = ["classify_table", "generate_llama", "language_model", "look_inside"]
+NAMES = ["classify_table", "data_parallel", "generate_llama", "language_model", "look_inside", "sharded_weights"]
 
 
-def run_example(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_example(
+    name: str, folder: Path, *arguments: str, starter: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
     for variable in ("PYTHONPATH", "STRATA_LIBRARY"):  # may be relative to this folder
         if environment.get(variable):
             paths = environment[variable].split(os.pathsep)
             environment[variable] = os.pathsep.join(os.path.abspath(path) for path in paths)
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
+    command = [sys.executable, *starter, str(EXAMPLES / f"{name}.py"), *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=600)
 
 
-def output_of(name: str, folder: Path, *arguments: str) -> str:
-    done = run_example(name, folder, *arguments)
+def output_of(name: str, folder: Path, *arguments: str, starter: tuple[str, ...] = ()) -> str:
+    done = run_example(name, folder, *arguments, starter=starter)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -91,6 +94,20 @@ def test_classify_table_reads_a_file(tmp_path: Path) -> None:
     refused = run_example("classify_table", tmp_path, "mail.csv", "--quick")
     assert refused.returncode != 0
     assert "expected a column \"text\", got ['folder', 'number', 'subject']" in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["data_parallel", "sharded_weights"])
+def test_several_processes_follow_one(tmp_path: Path, name: str) -> None:
+    """One process, and two that torchrun starts, print the same loss."""
+    if name == "sharded_weights" and tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+        pytest.skip("FSDP2 needs PyTorch 2.6")
+    # Without the last two, torchrun of PyTorch 1.13 fails in Python 3.11.
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--redirects=1", "--tee=1")
+    losses = []
+    for starter, count in (((), 1), (torchrun, 2)):
+        output = output_of(name, tmp_path, "--quick", starter=starter)
+        losses.append(number(rf"{count} processes, {24 // count} rows each: loss (\S+) at step 10", output))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
 
 
 def test_generate_llama(tmp_path: Path) -> None:

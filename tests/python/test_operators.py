@@ -128,6 +128,20 @@ def decode():
     return [t[:, :, :1] for t in q], k, v, weights, torch.tensor([12, 7])
 
 
+def append(current):
+    """Rows of two levels; of the second sequence no row of level 1 begins."""
+    rows = [heads(count=count, tokens=1, grad=False, seed=count) for count in (2, 2, 1, 1, 1)]
+    rings = [heads(count=count, tokens=slots, grad=False) for count, slots in ((2, 1), (2, 3), (1, 8), (1, 4), (1, 8))]
+    q, k, queries, keys = rows[:2], rows[2:4], rings[:2], rings[2:4]
+    return Call(q, k, rows[4], queries, keys, rings[4], torch.tensor([4, 7]), current=current)
+
+
+def pyramid(input_filter):
+    taps = [torch.randn(3, 4) for _ in range(3 if input_filter else 2)]
+    rings = [torch.randn(2, 3 + level, 4) for level in range(2)]
+    return torch.randn(2, 4), taps, torch.randn(2, 3, 4) if input_filter else None, rings, torch.tensor([4, 7])
+
+
 def filters(grad=True):
     return torch.randn(2, TOKENS, 4, requires_grad=grad), torch.randn(3, 4, requires_grad=grad)
 
@@ -137,7 +151,9 @@ CASES = {
     "hkt_attention": [lambda: hkt(), lambda: hkt(token_major=True), hkt_packed, hkt_cross],
     "hkt_attention_backward": [lambda: hkt_backward(False), lambda: hkt_backward(True)],
     "packed_begins": [lambda: (torch.tensor([0, 5, TOKENS]), 3)],
-    "hkt_decode": [decode],
+    "hkt_decode": [decode, lambda: Call(*decode(), window=3)],
+    "hkt_append": [lambda: append(False), lambda: append(True)],
+    "pyramid_step": [lambda: pyramid(False), lambda: pyramid(True)],
     "hsa_attention": [
         lambda: (*one_level(), trees()),
         lambda: (*one_level(token_major=True), trees()),

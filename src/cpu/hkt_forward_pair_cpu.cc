@@ -1,0 +1,187 @@
+// HKT forward with products of bfloat16 (hkt_pair_tile.h). A work item is a key head and a run of queries: its keys and
+// values are packed once, for all tiles of all query heads that read them.
+#include "cpu/hkt_forward_tile.h"
+#include "cpu/hkt_pair_kernels.h"
+#include "cpu/hkt_pair_tile.h"
+#include "cpu/parallel.h"
+
+namespace strata::STRATA_ISA {
+namespace {
+
+struct ForwardSpace {
+  ForwardSpace(const HktProblem& p, int64_t keys, Arena& arena)
+      : panel(p, keys, false, arena),
+        tile(p, arena),
+        rows(line_width(p.value_size), arena),
+        weights(arena.take<BFloat16>(kPairKeys * kTile)),
+        kept(p.dropout.probability > 0 ? arena.take<float>(kPairKeys * kTile) : nullptr),
+        clean_values(arena.take<BFloat16>(line_width(p.value_size) * kPairKeys)) {}
+
+  KeyPanel panel;
+  PairScores tile;
+  OutputTile<float> rows;
+  BFloat16* weights;       // (kPairKeys / 2, kTile, 2): exp2(S - peak), rounded
+  float* kept;             // (kPairKeys, kTile): the factors of dropout
+  BFloat16* clean_values;  // values of a tile without what is infinite or NaN
+};
+
+constexpr int64_t kGroup = kTile / kLanes<float> < 4 ? kTile / kLanes<float> : 4;  // vectors processed together
+
+// The weights of keys j and j + 1, exp2(factor * S - reference), of a group of queries, as pairs. last: there is no key
+// j + 1. kept: the factors of dropout, which the sums do not know, or null.
+inline void exponentials(const float* scores, bool last, float factor, const float* kept, const Vec<float>* reference,
+                         Vec<float>* sum, BFloat16* weights) {
+#pragma GCC unroll 4
+  for (int64_t v = 0; v < kGroup; ++v) {
+    const int64_t x = v * kLanes<float>;
+    Vec<float> even = exp2<float, ShortExp2Poly>(load(scores + x) * factor - reference[v]);
+    Vec<float> odd = last ? Vec<float>{} : exp2<float, ShortExp2Poly>(load(scores + kTile + x) * factor - reference[v]);
+    sum[v] += even + odd;
+    if (kept != nullptr) {
+      even *= load(kept + x);
+      if (!last) odd *= load(kept + kTile + x);
+    }
+    store_pairs(weights + 2 * x, even, odd);
+  }
+}
+
+// online_softmax() of scores that must still be multiplied by a positive factor. rows.peak is what was subtracted from
+// scores so far. It follows their maximum only when that is far above it: weights up to 2^kFar are as exact as those up
+// to 1, and earlier sums are seldom multiplied by anything but 1.
+void softmax_pairs(const float* scores, int64_t n, float factor, const float* kept, OutputTile<float>& rows,
+                   BFloat16* weights) {
+  constexpr int64_t kN = kLanes<float>;
+  constexpr float kFar = 8;
+  for (int64_t x0 = 0; x0 < kTile; x0 += kGroup * kN) {
+    Vec<float> peak[kGroup], reference[kGroup], sum[kGroup];
+    for (int64_t v = 0; v < kGroup; ++v) peak[v] = splat(-kInfinity<float>);
+    for (int64_t j = 0; j < n; ++j) {
+#pragma GCC unroll 4
+      for (int64_t v = 0; v < kGroup; ++v) {
+        const Vec<float> s = load(scores + j * kTile + x0 + v * kN);
+        peak[v] = s > peak[v] ? s : peak[v];  // skips NaN, which exp2 below passes on
+      }
+    }
+    for (int64_t v = 0; v < kGroup; ++v) {
+      const int64_t x = x0 + v * kN;
+      const Vec<float> old_peak = load(rows.peak + x), scaled = peak[v] * factor;
+      peak[v] = scaled > old_peak + kFar ? scaled : old_peak;
+      reference[v] = peak[v] == splat(-kInfinity<float>) ? Vec<float>{} : peak[v];
+      sum[v] = Vec<float>{};
+      store(rows.peak + x, peak[v]);
+      store(rows.factor + x, exp2<float>(old_peak - reference[v]));
+    }
+    for (int64_t j = 0; j < n; j += 2) {
+      const int64_t at = j * kTile + x0;
+      exponentials(scores + at, j + 1 == n, factor, kept == nullptr ? nullptr : kept + at, reference, sum,
+                   weights + at + x0);
+    }
+    for (int64_t v = 0; v < kGroup; ++v) {
+      const int64_t x = x0 + v * kN;
+      store(rows.sum + x, load(rows.sum + x) * load(rows.factor + x) + sum[v]);
+    }
+  }
+}
+
+// rows.out += sum_j w_ij v_j for the pairs that count and the values that are infinite or NaN; to[..] = the others.
+void separate_values(PairOperand values, int64_t n, int64_t channels, const ForwardSpace& space, BFloat16* to) {
+  for (int64_t c = 0; c < channels; ++c) {
+    for (int64_t j = 0; j < kPairKeys; ++j) {
+      BFloat16 value = values.data[c * values.step + j];
+      if (j < n && any_non_finite(&value, 1)) {
+        for (int64_t x = 0; x < kTile; ++x) {
+          if (space.tile.allowed[j * kTile + x] != 0)
+            space.rows.out[c * kTile + x] += widen(value) * widen(space.weights[j / 2 * 2 * kTile + 2 * x + j % 2]);
+        }
+        value.bits = 0;
+      }
+      to[c * values.step + j] = value;
+    }
+  }
+}
+
+// rows.out = rows.out * factor + V^T W
+void accumulate(PairUnit& unit, const HktProblem& p, int64_t j0, int64_t n, bool careful, ForwardSpace& space) {
+  PairOperand values = space.panel.values_transposed(j0);
+  OutputTile<float>& rows = space.rows;
+  const int64_t depth = pair_depth(n), paired = round_up(n, 2);
+  memset(space.weights + paired * kTile, 0, sizeof(BFloat16) * (depth - paired) * kTile);
+  if (careful) {
+    for (int64_t at = 0; at < p.value_size * kTile; ++at) rows.out[at] *= rows.factor[at % kTile];
+    separate_values(values, n, p.value_size, space, space.clean_values);
+    values.data = space.clean_values;
+  }
+  bool is_one = true;
+  for (int64_t x = 0; x < kTile; ++x) is_one &= rows.factor[x] == 1.0f;
+  const PairOperand weights{space.weights, 2 * kTile};
+  if (careful || is_one) {
+    pair_gemm(unit, values, weights, rows.out, kTile, p.value_size, kTile, depth, StartFrom<float>{rows.out, kTile});
+  } else {
+    pair_gemm(unit, values, weights, rows.out, kTile, p.value_size, kTile, depth,
+              StartScaled<float>{rows.out, kTile, rows.factor});
+  }
+}
+
+void forward_tile(PairUnit& unit, const PairHead& head, const HktOutputs& outputs, int64_t i0, ForwardSpace& space) {
+  const HktProblem& p = head.p;
+  const DropoutTile<float> dropout(p.dropout, head.b, head.h);
+  space.rows.start(line_width(p.value_size));
+  if (i0 < head.length) {
+    space.tile.pack(head, i0);
+    float* scores = space.tile.scores[0];
+    const HktRange keys = pair_key_range(head, i0, head.queries(i0));
+    for (int64_t j0 = keys.begin; j0 < keys.end; j0 += kPairKeys) {
+      const int64_t n = min(kPairKeys, keys.end - j0);
+      bool masked = false;
+      const float factor =
+          finish_scores(head, i0, j0, n, space.tile.multiply(unit, head, space.panel, j0, n), scores, &masked);
+      const bool careful = masked && space.panel.has_non_finite_values(j0);
+      if (careful) note_allowed(scores, n, space.tile.allowed);
+      if (dropout.active()) write_factors(dropout, i0, j0, n, space.kept);
+      softmax_pairs(scores, n, factor, dropout.active() ? space.kept : nullptr, space.rows, space.weights);
+      accumulate(unit, p, j0, n, careful, space);
+    }
+  }
+  write_outputs(head, i0, outputs, space.rows);
+}
+
+// Runs of queries, long enough for the packed keys to pay and short enough for every thread to have some.
+int64_t run_length(const HktProblem& p, int threads) {
+  constexpr int64_t kShortest = 4, kItemsPerThread = 4;
+  const int64_t tiles = (p.tokens + kTile - 1) / kTile;
+  const int64_t wanted = max(1, kItemsPerThread * threads / max(1, p.batch * p.key_heads));
+  return max(min(tiles, kShortest), (tiles + wanted - 1) / wanted) * kTile;
+}
+
+}  // namespace
+
+bool hkt_forward_pairs(const HktProblem& p, const HktOutputs& outputs, int threads) {
+  const int64_t run = max(kTile, run_length(p, threads)), runs = max(1, (p.tokens + run - 1) / run);
+  const int64_t keys = min(p.key_tokens, run + p.window_left + p.window_right);
+  Arena measure(nullptr);
+  ForwardSpace sized(p, keys, measure);
+  const Workspace workspace(measure.used(), threads);
+  if (!workspace.ok()) return false;
+  const int64_t group = p.heads / p.key_heads;
+  parallel_items(p.batch * p.key_heads * runs, threads, [&](int64_t item, int thread) {
+    const int64_t key_head = item / runs % p.key_heads, b = item / runs / p.key_heads;
+    const int64_t begin = (runs - 1 - item % runs) * run;  // the longest causal rows first
+    Arena arena(workspace.slice(thread));
+    ForwardSpace space(p, keys, arena);
+    PairUnit unit;
+    const PairHead any(p, b, key_head * group);
+    if (begin >= any.rows) return;
+    const int64_t end = min(any.rows, begin + run), real = min(any.length, end) - begin;
+    if (real > 0) {
+      const HktRange range = pair_key_range(any, begin, real);
+      space.panel.pack(any, range.begin, range.end);
+    }
+    for (int64_t h = key_head * group; h < (key_head + 1) * group; ++h) {
+      const PairHead head(p, b, h);
+      for (int64_t i0 = begin; i0 < end; i0 += kTile) forward_tile(unit, head, outputs, i0, space);
+    }
+  });
+  return true;
+}
+
+}  // namespace strata::STRATA_ISA

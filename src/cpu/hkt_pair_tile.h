@@ -1,0 +1,166 @@
+// HKT tiles whose products are those of pair_gemm.h: bfloat16 operands, float32 sums. Tiles are transposed as in
+// hkt_tile.h, S[key][query], so keys are A as they lie in memory and queries are B.
+//
+// Queries and keys enter the products as the caller gave them. The factor of a level, scale * a_l, multiplies sums:
+// level l + 1 starts level l up-sampled and times a_{l+1} / a_l, and what is left in the end is the factor of level 0.
+#pragma once
+
+#include "cpu/dropout_cpu.h"
+#include "cpu/hkt_tile.h"
+#include "cpu/pair_pack.h"
+
+namespace strata::STRATA_ISA {
+
+using PairHead = Head<BFloat16>;
+
+constexpr int64_t kPairKeys = 64;  // keys of a tile, a multiple of kTile
+static_assert(kPairKeys % kTile == 0 && kTile % kLineStep == 0);
+
+// Queries of a tile at level l, in whole tiles of sums.
+constexpr int64_t pair_lanes(int l) { return (kTile >> l) > kPairLanes ? kTile >> l : kPairLanes; }
+// Keys of a tile at level l, with room for what kRowStep and kDepthStep add.
+constexpr int64_t pair_rows(int l) { return (kPairKeys >> l) > kLineStep ? kPairKeys >> l : kLineStep; }
+constexpr int64_t pair_depth(int64_t n) { return round_up(n, kDepthStep); }
+constexpr int64_t line_width(int64_t channels) { return round_up(channels, kLineStep); }
+
+// Heads of fewer channels have products that are too short to pay. Levels are mixed by ratios of their weights, so no
+// weight may be zero, or so small that a ratio overflows.
+inline bool pairs_take(const HktProblem& p) {
+  constexpr int kFewestChannels = 8;
+  if (p.head_size < kFewestChannels || p.value_size < kFewestChannels) return false;
+  const float* weights = static_cast<const float*>(p.weights);
+  for (int64_t h = 0; h < p.heads; ++h) {
+    for (int l = 0; l < p.levels; ++l) {
+      const float size = __builtin_fabsf(weights[h * p.levels + l]);
+      if (p.levels > 1 && !(size > 1e-12f && size < 1e12f)) return false;
+    }
+  }
+  return true;
+}
+
+// Keys and values of one key head, packed once for many tiles of queries.
+struct KeyPanel {
+  // keys: of the largest range that pack() is given. transposed: for the backward pass.
+  KeyPanel(const HktProblem& p, int64_t keys, bool transposed_, Arena& arena)
+      : key_width(line_width(p.head_size)), value_width(line_width(p.value_size)), transposed(transposed_) {
+    const int64_t tiles = (keys + kPairKeys - 1) / kPairKeys + 1;
+    for (int l = 0; l < p.levels; ++l) {
+      lines[l] = arena.take<BFloat16>((level_rows(tiles * kPairKeys, l) + 2 + kTileRows) * key_width);
+      columns[l] = transposed ? arena.take<BFloat16>(tiles * key_width * pair_rows(l)) : nullptr;
+    }
+    value_lines = arena.take<BFloat16>((transposed ? tiles : 1) * kPairKeys * value_width);
+    value_columns = transposed ? nullptr : arena.take<BFloat16>(tiles * value_width * kPairKeys);
+    scratch = transposed ? arena.take<BFloat16>(kPairKeys * key_width) : nullptr;
+    non_finite = arena.take<uint8_t>(tiles);
+  }
+
+  // The keys begin .. end - 1 of a head; begin is a multiple of kPairKeys.
+  void pack(const PairHead& head, int64_t begin, int64_t end) {
+    const HktProblem& p = head.p;
+    first = begin;
+    for (int l = 0; l < p.levels; ++l) {
+      const int64_t rows = level_rows(end, l) - (begin >> l);
+      pack_lines(head.k[l], begin >> l, rows, p.head_size, lines[l], rows + kTileRows, key_width);
+    }
+    for (int64_t j0 = begin; j0 < end; j0 += kPairKeys) {
+      const int64_t n = min(kPairKeys, end - j0), tile = (j0 - first) / kPairKeys;
+      BFloat16* values = value_lines + (transposed ? tile * kPairKeys * value_width : 0);
+      pack_lines(head.v, j0, n, p.value_size, values, kPairKeys, value_width);
+      non_finite[tile] = any_non_finite(values, n * value_width);
+      if (!transposed) {
+        transpose_lines(values, kPairKeys, value_width, value_columns + tile * value_width * kPairKeys, kPairKeys);
+        continue;
+      }
+      for (int l = 0; l < p.levels; ++l) {
+        const int64_t rows = pair_rows(l);
+        pack_lines(head.k[l], j0 >> l, level_rows(n, l), p.head_size, scratch, rows, key_width);
+        transpose_lines(scratch, rows, key_width, columns[l] + tile * key_width * rows, rows);
+      }
+    }
+  }
+
+  PairOperand keys(int l, int64_t j0) const { return {lines[l] + ((j0 >> l) - (first >> l)) * key_width, key_width}; }
+  PairOperand keys_transposed(int l, int64_t j0) const {
+    return {columns[l] + (j0 - first) / kPairKeys * key_width * pair_rows(l), pair_rows(l)};
+  }
+  PairOperand values(int64_t j0) const { return {value_lines + (j0 - first) * value_width, value_width}; }
+  PairOperand values_transposed(int64_t j0) const { return {value_columns + (j0 - first) * value_width, kPairKeys}; }
+  bool has_non_finite_values(int64_t j0) const { return non_finite[(j0 - first) / kPairKeys] != 0; }
+
+  int64_t key_width, value_width, first;
+  bool transposed;
+  BFloat16* lines[kMaxLevels];    // (rows, key_width)
+  BFloat16* columns[kMaxLevels];  // (key_width, pair_rows) of every tile
+  BFloat16* value_lines;          // (keys, value_width); of the last tile only where they are not multiplied
+  BFloat16* value_columns;        // (value_width, kPairKeys) of every tile
+  BFloat16* scratch;
+  uint8_t* non_finite;  // of every tile: whether a value is infinite or NaN
+};
+
+// Queries of one tile and their scores against a tile of keys.
+struct PairScores {
+  PairScores(const HktProblem& p, Arena& arena) : key_width(line_width(p.head_size)) {
+    for (int l = 0; l < p.levels; ++l) {
+      queries[l] = arena.take<BFloat16>(key_width * pair_lanes(l));
+      scores[l] = arena.take<float>(pair_rows(l) * pair_lanes(l));
+    }
+    lines = arena.take<BFloat16>(kTile * max(key_width, line_width(p.value_size)));
+    allowed = arena.take<uint8_t>(kPairKeys * kTile);
+  }
+
+  void pack(const PairHead& head, int64_t i0) {
+    for (int l = 0; l < head.p.levels; ++l) {
+      pack_lines(head.q[l], i0 >> l, level_rows(head.queries(i0), l), head.p.head_size, lines, pair_lanes(l),
+                 key_width);
+      pair_channels(lines, pair_lanes(l), key_width, queries[l], pair_lanes(l));
+    }
+  }
+
+  // scores[0] = S of keys j0 .. j0 + n - 1 in units of log 2, over the factor that is returned.
+  float multiply(PairUnit& unit, const PairHead& head, const KeyPanel& panel, int64_t j0, int64_t n) {
+    const int64_t depth = pair_depth(head.p.head_size);
+    for (int l = head.p.levels - 1; l >= 0; --l) {
+      const int64_t lanes = pair_lanes(l), rows = level_rows(n, l);
+      const PairOperand q{queries[l], 2 * lanes};
+      if (l == head.p.levels - 1) {
+        pair_gemm(unit, panel.keys(l, j0), q, scores[l], lanes, rows, lanes, depth, StartZero<float>());
+      } else {
+        const StartUpsampledScaled<float> start{{scores[l + 1], pair_lanes(l + 1)},
+                                                head.weights[l + 1] / head.weights[l]};
+        pair_gemm(unit, panel.keys(l, j0), q, scores[l], lanes, rows, lanes, depth, start);
+      }
+    }
+    return static_cast<float>(head.p.scale) * head.weights[0] * kLog2E<float>;
+  }
+
+  int64_t key_width;
+  BFloat16* queries[kMaxLevels];  // (key_width / 2, lanes, 2) of level l
+  float* scores[kMaxLevels];      // (rows, lanes): the mix of the levels from l up, over the factor of level l
+  BFloat16* lines;                // scratch
+  uint8_t* allowed;               // (key, query) pairs that are not masked; filled only if it matters
+};
+
+// The factors of dropout of a tile, (n, kTile).
+inline void write_factors(const DropoutTile<float>& dropout, int64_t i0, int64_t j0, int64_t n, float* kept) {
+  dropout.each_key<kTile>(
+      i0, j0, n, [&](int64_t j, const float* factors) { memcpy(kept + j * kTile, factors, sizeof(float) * kTile); });
+}
+
+// The keys that the queries i0 .. i0 + count - 1 see, from the start of a tile on.
+inline HktRange pair_key_range(const PairHead& head, int64_t i0, int64_t count) {
+  const HktRange range = keys_of_queries(head.p, i0, i0 + count - 1, head.key_length);
+  return {range.begin / kPairKeys * kPairKeys, range.end};
+}
+
+// The finished scores of a tile from the sums of multiply(): times the factor, if something is added to them or if it
+// does not keep their order. Returns the factor that is left.
+inline float finish_scores(const PairHead& head, int64_t i0, int64_t j0, int64_t n, float factor, float* scores,
+                           bool* masked) {
+  *masked = head.is_masked(i0, j0, n);
+  if (!*masked && head.slope == 0.0f && factor > 0.0f) return factor;
+  for (int64_t at = 0; at < n * kTile; at += kLanes<float>) store(scores + at, load(scores + at) * factor);
+  add_terms<BFloat16, float>(head, i0, j0, n, scores);
+  return 1.0f;
+}
+
+}  // namespace strata::STRATA_ISA

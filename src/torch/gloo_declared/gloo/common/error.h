@@ -1,0 +1,1 @@
+#pragma once  // see gloo/algorithm.h
