@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "bench/decode.h"
+#include "bench/hsa_bf16_bench.h"
 #include "bench/measure.h"
 #include "bench/report.h"
 #include "strata/cpu.h"
@@ -160,7 +161,9 @@ std::vector<Figure> measure(const Arguments& arguments) {
 std::vector<Figure> hsa_figures(const Arguments& arguments) {
   std::printf("HSA on the CPU: float32, %ld heads of %ld, branching %ld, %d threads, %s\n", static_cast<long>(kHeads),
               static_cast<long>(kHeadSize), static_cast<long>(kBranching), arguments.threads, isa_name(current_isa()));
-  return measure(arguments);
+  std::vector<Figure> figures = measure(arguments);
+  for (Figure& figure : hsa_bf16_figures(arguments)) figures.push_back(std::move(figure));
+  return figures;
 }
 
 }  // namespace strata::bench

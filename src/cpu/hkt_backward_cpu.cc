@@ -92,14 +92,13 @@ void add_tile(const HktProblem& p, int64_t j0, int64_t n, BackwardSpace<T>& spac
 template <class S>
 struct BackwardPass {
   using T = typename Compute<S>::Type;
-  struct Unit {};
   static constexpr int64_t kWidthStep = kLanes<T>, kSpareRows = 0;
 
   BackwardPass(const HktProblem& p, Arena& arena) : space(p, arena) {}
 
   void begin(const Head<S>&, int64_t, int64_t) {}
 
-  void add_queries(Unit&, const Head<S>& head, const HktOutputs& outputs, const HktGradients& g, int64_t i0,
+  void add_queries(const Head<S>& head, const HktOutputs& outputs, const HktGradients& g, int64_t i0,
                    KeyGradients<T>& grads, double* dweights) {
     const HktProblem& p = head.p;
     pack_backward(head, outputs, g, head.b, head.h, i0, space.tile);

@@ -13,7 +13,6 @@ namespace {
 constexpr int64_t query_lines(int l) { return (kTile >> l) > kLineStep ? kTile >> l : kLineStep; }
 
 struct PairBackwardPass {
-  using Unit = PairUnit;
   static constexpr int64_t kWidthStep = kPairLanes, kSpareRows = kTileRows;
 
   PairBackwardPass(const HktProblem& p, Arena& arena)
@@ -42,18 +41,18 @@ struct PairBackwardPass {
     panel.pack(any, range.begin, range.end);
   }
 
-  void add_queries(PairUnit& unit, const PairHead& head, const HktOutputs& outputs, const HktGradients& g, int64_t i0,
+  void add_queries(const PairHead& head, const HktOutputs& outputs, const HktGradients& g, int64_t i0,
                    KeyGradients<float>& grads, double* dweights) {
     const HktProblem& p = head.p;
     pack(head, outputs, g, i0);
     const HktRange keys = pair_key_range(head, i0, head.queries(i0));
     for (int64_t j0 = keys.begin; j0 < keys.end; j0 += kPairKeys) {
       const int64_t n = min(kPairKeys, keys.end - j0);
-      weights_and_dscores(unit, head, i0, j0, n);
+      weights_and_dscores(head, i0, j0, n);
       float* dv = grads.dv + j0 * grads.value_width;
-      pair_gemm(unit, {weights, kTile}, {dout_rows, 2 * value_width}, dv, grads.value_width, n, grads.value_width,
-                kTile, StartFrom<float>{dv, grads.value_width});
-      for (int l = 0; l < p.levels; ++l) add_level(unit, head, l, j0, n, grads);
+      pair_gemm({weights, kTile}, {dout_rows, 2 * value_width}, dv, grads.value_width, n, grads.value_width, kTile,
+                StartFrom<float>{dv, grads.value_width});
+      for (int l = 0; l < p.levels; ++l) add_level(head, l, j0, n, grads);
     }
     finish_queries(head, g, i0, dq, pair_lanes, dweights);
   }
@@ -77,13 +76,13 @@ struct PairBackwardPass {
   }
 
   // P, as A of dV, and dS: as float in block_sum[0], as A of dk and as B of dq.
-  void weights_and_dscores(PairUnit& unit, const PairHead& head, int64_t i0, int64_t j0, int64_t n) {
+  void weights_and_dscores(const PairHead& head, int64_t i0, int64_t j0, int64_t n) {
     const HktProblem& p = head.p;
     float* scores = score.scores[0];
     bool masked = false;
-    const float factor = finish_scores(head, i0, j0, n, score.multiply(unit, head, panel, j0, n), scores, &masked);
-    pair_gemm(unit, panel.values(j0), {dout_channels, 2 * kTile}, block_sum[0], kTile, n, kTile,
-              pair_depth(p.value_size), StartZero<float>());
+    const float factor = finish_scores(head, i0, j0, n, score.multiply(head, panel, j0, n), scores, &masked);
+    pair_gemm(panel.values(j0), {dout_channels, 2 * kTile}, block_sum[0], kTile, n, kTile, pair_depth(p.value_size),
+              StartZero<float>());
     const DropoutTile<float> dropout(p.dropout, head.b, head.h);
     if (dropout.active()) write_factors(dropout, i0, j0, n, kept);
     const float* factors = dropout.active() ? kept : nullptr;
@@ -141,14 +140,14 @@ struct PairBackwardPass {
     clear_rest(rows, width, lanes);
   }
 
-  void add_level(PairUnit& unit, const PairHead& head, int l, int64_t j0, int64_t n, KeyGradients<float>& grads) {
+  void add_level(const PairHead& head, int l, int64_t j0, int64_t n, KeyGradients<float>& grads) {
     if (l > 0) coarsen(head, l, n);
     const int64_t rows = level_rows(n, l), lanes = pair_lanes(l), width = grads.key_width;
     float* dk = grads.dk[l] + (j0 >> l) * width;
-    pair_gemm(unit, {lines, query_lines(l)}, {query_rows[l], 2 * panel.key_width}, dk, width, rows, width,
+    pair_gemm({lines, query_lines(l)}, {query_rows[l], 2 * panel.key_width}, dk, width, rows, width,
               pair_depth(level_rows(kTile, l)), StartFrom<float>{dk, width});
-    pair_gemm(unit, panel.keys_transposed(l, j0), {pairs, 2 * lanes}, dq[l], lanes, head.p.head_size, lanes,
-              pair_depth(rows), StartFrom<float>{dq[l], lanes});
+    pair_gemm(panel.keys_transposed(l, j0), {pairs, 2 * lanes}, dq[l], lanes, head.p.head_size, lanes, pair_depth(rows),
+              StartFrom<float>{dq[l], lanes});
   }
 
   KeyPanel panel;

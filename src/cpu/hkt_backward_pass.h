@@ -4,14 +4,15 @@
 // whose dk and dv are then summed in order. The split depends only on the shape, never on the number of threads.
 //
 // A Pass is the work space of a thread and knows how one tile of queries is processed:
-//   Pass(p, arena), kWidthStep and kSpareRows of dk and dv, Unit (what multiplies, from the start of an item to its
-//   end) begin(any head of the group, first query, end of the queries): before the tiles of an item add_queries(unit,
-//   head, outputs, g, i0, dk and dv, dweights): one tile
+//   Pass(p, arena), kWidthStep and kSpareRows of dk and dv
+//   begin(any head of the group, first query, end of the queries): before the tiles of an item
+//   add_queries(head, outputs, g, i0, dk and dv, dweights): one tile
 #pragma once
 
 #include "cpu/hkt_backward_tile.h"
 #include "cpu/hkt_bias_cpu.h"
 #include "cpu/parallel.h"
+#include "cpu/product_scope.h"
 
 namespace strata::STRATA_ISA {
 
@@ -153,7 +154,7 @@ bool backward(const HktProblem& p, const HktOutputs& outputs, const HktGradients
     const int64_t end = min(rows, begin + cut.tokens_per_item);
     Arena arena(tiles.slice(thread));
     Pass pass(p, arena);
-    typename Pass::Unit unit;
+    [[maybe_unused]] const ProductScope scope;
     Arena grads_arena(key_gradients.slice(cut.chunks == 1 ? thread : item));
     KeyGradients<T> grads = gradients_in(grads_arena);
     grads.clear(p.levels, stored_rows(key_side(p), b));
@@ -162,7 +163,7 @@ bool backward(const HktProblem& p, const HktOutputs& outputs, const HktGradients
       const int64_t h = kh * group + member;
       const Head<S> head(p, b, h);
       for (int64_t i0 = begin; i0 < min(end, head.length); i0 += kTile) {
-        pass.add_queries(unit, head, outputs, g, i0, grads, dweights + (item * group + member) * p.levels);
+        pass.add_queries(head, outputs, g, i0, grads, dweights + (item * group + member) * p.levels);
       }
       for (int l = 0; l < p.levels; ++l) {
         const int64_t real = level_rows(min(max(head.length, begin), end), l);

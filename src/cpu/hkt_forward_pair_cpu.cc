@@ -4,6 +4,7 @@
 #include "cpu/hkt_pair_kernels.h"
 #include "cpu/hkt_pair_tile.h"
 #include "cpu/parallel.h"
+#include "cpu/product_scope.h"
 
 namespace strata::STRATA_ISA {
 namespace {
@@ -101,7 +102,7 @@ void separate_values(PairOperand values, int64_t n, int64_t channels, const Forw
 }
 
 // rows.out = rows.out * factor + V^T W
-void accumulate(PairUnit& unit, const HktProblem& p, int64_t j0, int64_t n, bool careful, ForwardSpace& space) {
+void accumulate(const HktProblem& p, int64_t j0, int64_t n, bool careful, ForwardSpace& space) {
   PairOperand values = space.panel.values_transposed(j0);
   OutputTile<float>& rows = space.rows;
   const int64_t depth = pair_depth(n), paired = round_up(n, 2);
@@ -115,14 +116,14 @@ void accumulate(PairUnit& unit, const HktProblem& p, int64_t j0, int64_t n, bool
   for (int64_t x = 0; x < kTile; ++x) is_one &= rows.factor[x] == 1.0f;
   const PairOperand weights{space.weights, 2 * kTile};
   if (careful || is_one) {
-    pair_gemm(unit, values, weights, rows.out, kTile, p.value_size, kTile, depth, StartFrom<float>{rows.out, kTile});
+    pair_gemm(values, weights, rows.out, kTile, p.value_size, kTile, depth, StartFrom<float>{rows.out, kTile});
   } else {
-    pair_gemm(unit, values, weights, rows.out, kTile, p.value_size, kTile, depth,
+    pair_gemm(values, weights, rows.out, kTile, p.value_size, kTile, depth,
               StartScaled<float>{rows.out, kTile, rows.factor});
   }
 }
 
-void forward_tile(PairUnit& unit, const PairHead& head, const HktOutputs& outputs, int64_t i0, ForwardSpace& space) {
+void forward_tile(const PairHead& head, const HktOutputs& outputs, int64_t i0, ForwardSpace& space) {
   const HktProblem& p = head.p;
   const DropoutTile<float> dropout(p.dropout, head.b, head.h);
   space.rows.start(line_width(p.value_size));
@@ -134,12 +135,12 @@ void forward_tile(PairUnit& unit, const PairHead& head, const HktOutputs& output
       const int64_t n = min(kPairKeys, keys.end - j0);
       bool masked = false;
       const float factor =
-          finish_scores(head, i0, j0, n, space.tile.multiply(unit, head, space.panel, j0, n), scores, &masked);
+          finish_scores(head, i0, j0, n, space.tile.multiply(head, space.panel, j0, n), scores, &masked);
       const bool careful = masked && space.panel.has_non_finite_values(j0);
       if (careful) note_allowed(scores, n, space.tile.allowed);
       if (dropout.active()) write_factors(dropout, i0, j0, n, space.kept);
       softmax_pairs(scores, n, factor, dropout.active() ? space.kept : nullptr, space.rows, space.weights);
-      accumulate(unit, p, j0, n, careful, space);
+      accumulate(p, j0, n, careful, space);
     }
   }
   write_outputs(head, i0, outputs, space.rows);
@@ -168,7 +169,7 @@ bool hkt_forward_pairs(const HktProblem& p, const HktOutputs& outputs, int threa
     const int64_t begin = (runs - 1 - item % runs) * run;  // the longest causal rows first
     Arena arena(workspace.slice(thread));
     ForwardSpace space(p, keys, arena);
-    PairUnit unit;
+    [[maybe_unused]] const ProductScope scope;
     const PairHead any(p, b, key_head * group);
     if (begin >= any.rows) return;
     const int64_t end = min(any.rows, begin + run), real = min(any.length, end) - begin;
@@ -178,7 +179,7 @@ bool hkt_forward_pairs(const HktProblem& p, const HktOutputs& outputs, int threa
     }
     for (int64_t h = key_head * group; h < (key_head + 1) * group; ++h) {
       const PairHead head(p, b, h);
-      for (int64_t i0 = begin; i0 < end; i0 += kTile) forward_tile(unit, head, outputs, i0, space);
+      for (int64_t i0 = begin; i0 < end; i0 += kTile) forward_tile(head, outputs, i0, space);
     }
   });
   return true;

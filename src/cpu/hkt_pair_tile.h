@@ -117,17 +117,17 @@ struct PairScores {
   }
 
   // scores[0] = S of keys j0 .. j0 + n - 1 in units of log 2, over the factor that is returned.
-  float multiply(PairUnit& unit, const PairHead& head, const KeyPanel& panel, int64_t j0, int64_t n) {
+  float multiply(const PairHead& head, const KeyPanel& panel, int64_t j0, int64_t n) {
     const int64_t depth = pair_depth(head.p.head_size);
     for (int l = head.p.levels - 1; l >= 0; --l) {
       const int64_t lanes = pair_lanes(l), rows = level_rows(n, l);
       const PairOperand q{queries[l], 2 * lanes};
       if (l == head.p.levels - 1) {
-        pair_gemm(unit, panel.keys(l, j0), q, scores[l], lanes, rows, lanes, depth, StartZero<float>());
+        pair_gemm(panel.keys(l, j0), q, scores[l], lanes, rows, lanes, depth, StartZero<float>());
       } else {
         const StartUpsampledScaled<float> start{{scores[l + 1], pair_lanes(l + 1)},
                                                 head.weights[l + 1] / head.weights[l]};
-        pair_gemm(unit, panel.keys(l, j0), q, scores[l], lanes, rows, lanes, depth, start);
+        pair_gemm(panel.keys(l, j0), q, scores[l], lanes, rows, lanes, depth, start);
       }
     }
     return static_cast<float>(head.p.scale) * head.weights[0] * kLog2E<float>;

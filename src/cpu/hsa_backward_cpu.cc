@@ -80,8 +80,8 @@ class HsaBackward {
       }
     }
     const DenseRows<T> v = value_rows(head_.v, nodes_.v, children + j0, pair.grid.keys, s_.tile.v_rows);
-    gemm<T, Layout::kRowMajor>({v.data, v.step}, {s_.y_transposed, lanes}, product, lanes, nk, lanes / kLanes<T>,
-                               p_.value_size, StartZero<T>());
+    multiply_tiles<T, Layout::kRowMajor>(s_.tile.products, {v.data, v.step}, {s_.y_transposed, lanes}, product, lanes,
+                                         nk, lanes / kLanes<T>, p_.value_size, StartZero<T>());
     for (int64_t y = max(0, i0 - j0); y < min(nk, i0 + pair.nq - j0); ++y) {
       if (children[j0 + y] < 0) product[y * lanes + j0 + y - i0] = s_.mbar[~children[j0 + y]];
     }
@@ -272,8 +272,8 @@ class HsaBackward {
     add_terms(family, i0, nq, j0, nk, lanes);
     add_key_gradients(children, pair);
     const int64_t vw = nodes_.value_width;
-    gemm<T, Layout::kRowMajor>({scores, lanes}, {y_.data, y_.step}, s_.gradient, vw, nk, vw / kLanes<T>, nq,
-                               StartZero<T>());
+    multiply_tiles<T, Layout::kRowMajor>(s_.tile.products, {scores, lanes}, {y_.data, y_.step}, s_.gradient, vw, nk,
+                                         vw / kLanes<T>, nq, StartZero<T>());
     scatter(children + j0, pair.grid.keys, 0, vw, p_.value_size, T(1), dv_, s_.dv);
   }
 
@@ -286,11 +286,11 @@ class HsaBackward {
       if (l > 0) gbar = sum_level<T>(pair.grid, l - 1, gbar, s_.product[l]);
       const int64_t rows = pair.grid.keys.size(l), queries = pair.grid.queries.size(l);
       const int64_t lanes = pair.grid.template lanes<T>(l);
-      gemm<T, Layout::kTransposed>({gbar, lanes}, {pair.keys[l].data, pair.keys[l].step}, s_.gradient, kw, queries,
-                                   kw / kLanes<T>, rows, StartZero<T>());
+      multiply_tiles<T, Layout::kTransposed>(s_.tile.products, {gbar, lanes}, {pair.keys[l].data, pair.keys[l].step},
+                                             s_.gradient, kw, queries, kw / kLanes<T>, rows, StartZero<T>());
       scatter(children + pair.i0, pair.grid.queries, l, kw, p_.head_size, scale, dq_[l], s_.dq[l]);
-      gemm<T, Layout::kRowMajor>({gbar, lanes}, {q_[l].data, q_[l].step}, s_.gradient, kw, rows, kw / kLanes<T>,
-                                 queries, StartZero<T>());
+      multiply_tiles<T, Layout::kRowMajor>(s_.tile.products, {gbar, lanes}, {q_[l].data, q_[l].step}, s_.gradient, kw,
+                                           rows, kw / kLanes<T>, queries, StartZero<T>());
       scatter(children + pair.j0, pair.grid.keys, l, kw, p_.head_size, scale * head_.level_weight(l), dk_[l], s_.dk[l]);
     }
   }

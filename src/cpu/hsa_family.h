@@ -107,7 +107,8 @@ struct FamilyTile {
         v_rows(arena.take<T>(kTile * value_width)),
         peak(arena.take<T>(kTile)),
         sum(arena.take<T>(kTile)),
-        factor(arena.take<T>(kTile)) {
+        factor(arena.take<T>(kTile)),
+        products(max(key_width, value_width), arena) {
     for (int l = 0; l < p.levels; ++l) {  // only families of neighbouring tokens have fewer rows at higher levels
       queries[l] = arena.take<T>(p.head_size * kTile);
       scores[l] = arena.take<T>(kTile * kTile);
@@ -122,6 +123,7 @@ struct FamilyTile {
   T *q_rows[kMaxLevels], *k_rows[kMaxLevels];  // scratch for rows that cannot be read in place
   T* v_rows;
   T *peak, *sum, *factor;  // of the online softmax, per lane
+  ProductSpace<T> products;
 };
 
 // Where each depth begins in breadth-first order; `offsets` has room for families + 1. Returns the number of depths.
@@ -147,6 +149,7 @@ void each_family(const int32_t* offsets, int64_t depths, bool bottom_up, int thr
     const int64_t begin = offsets[depth], end = offsets[depth + 1];
     const int64_t chunks = (end - begin + kChunk - 1) / kChunk;
     auto run = [&](int64_t chunk, int thread) {
+      [[maybe_unused]] const ProductScope scope;
       for (int64_t f = begin + chunk * kChunk; f < min(end, begin + (chunk + 1) * kChunk); ++f) body(f, thread);
     };
     if (chunks == 1) {
@@ -248,7 +251,7 @@ void family_scores(const HsaHead<S>& head, const Nodes<T>& nodes, int64_t family
   const int32_t* children = head.tree.children + head.tree.child_begin[family];
   GemmOperand<T> queries[kMaxLevels];
   for (int l = 0; l < head.p.levels; ++l) queries[l] = {tile.queries[l], grid.template lanes<T>(l)};
-  mix_levels<T>(grid, head.p.levels, head.p.head_size, keys, queries, tile.scores);
+  mix_levels<T>(tile.products, grid, head.p.levels, head.p.head_size, keys, queries, tile.scores);
   const T* table = head.table_of(family);
   const bool plain = head.weights.data == nullptr && head.kappa.data == nullptr;
   for (int64_t y = 0; y < nk; ++y) {

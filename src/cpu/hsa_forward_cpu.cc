@@ -69,9 +69,9 @@ void forward_family(const HsaHead<S>& head, int64_t family, Rows<T> leaf_out, Hs
       }
       const DenseRows<T> v = child_rows<S, T>(head, 0, head.v, nodes.v, nodes.value_width, p.value_size, children + j0,
                                               pair.grid.keys, tile.v_rows);
-      gemm<T, Layout::kTransposed>({scores, lanes}, {v.data, v.step}, space.acc, nodes.value_width, nq,
-                                   nodes.value_width / kLanes<T>, nk,
-                                   StartRowScaled<T>{space.acc, nodes.value_width, tile.factor});
+      multiply_tiles<T, Layout::kTransposed>(tile.products, {scores, lanes}, {v.data, v.step}, space.acc,
+                                             nodes.value_width, nq, nodes.value_width / kLanes<T>, nk,
+                                             StartRowScaled<T>{space.acc, nodes.value_width, tile.factor});
     }
     for (int64_t x = 0; x < nq; ++x) {
       const int32_t child = children[i0 + x];

@@ -193,8 +193,8 @@ struct HeadBackward {
     const DenseRows<T> v = entry_values(head, heights, nodes, pair, space.v_rows);
     stream_scores(head, heights, nodes, pair, space);
     T *scores = space.scores[0], *product = space.product[0];
-    gemm<T, Layout::kRowMajor>({v.data, v.step}, {space.dout_transposed + x0, kTile}, product, lanes, count,
-                               lanes / kLanes<T>, p.value_size, StartZero<T>());
+    multiply_tiles<T, Layout::kRowMajor>(space.products, {v.data, v.step}, {space.dout_transposed + x0, kTile}, product,
+                                         lanes, count, lanes / kLanes<T>, p.value_size, StartZero<T>());
     const bool drop = p.dropout.probability > 0;
     if (drop) each_dropout(head, pair, [&](int64_t at, T kept) { product[at] *= kept; });
     for (int64_t at = 0; at < count * lanes; at += kLanes<T>) {
@@ -207,8 +207,8 @@ struct HeadBackward {
     if (drop) each_dropout(head, pair, [&](int64_t place, T kept) { scores[place] *= kept; });
     const int64_t at = pair.height == 0 ? pair.first : heights.offset[pair.height] + pair.first;
     T* dv = (pair.height == 0 ? leaves.dv : nodes.dv) + at * vw;
-    gemm<T, Layout::kRowMajor>({scores, lanes}, {space.dout_rows + x0 * vw, vw}, dv, vw, count, vw / kLanes<T>, nq,
-                               StartFrom<T>{dv, vw});
+    multiply_tiles<T, Layout::kRowMajor>(space.products, {scores, lanes}, {space.dout_rows + x0 * vw, vw}, dv, vw,
+                                         count, vw / kLanes<T>, nq, StartFrom<T>{dv, vw});
     T* dkappa = (pair.height == 0 ? leaves.dkappa : nodes.dkappa) + at;
     for (int64_t y = 0; y < count; ++y) {
       T sum = 0;
@@ -240,10 +240,10 @@ struct HeadBackward {
       const int64_t offset = (i0 >> l) - (tile0 >> l);
       const DenseRows<T> k = pair.keys[l];
       T* dq = space.dq[l] + offset * kw;
-      gemm<T, Layout::kTransposed>({dS, lanes}, {k.data, k.step}, dq, kw, queries, kw / kLanes<T>, rows,
-                                   StartFrom<T>{dq, kw});
-      gemm<T, Layout::kRowMajor>({dS, lanes}, {space.q_rows[l] + offset * kw, kw}, space.gradient, kw, rows,
-                                 kw / kLanes<T>, queries, StartZero<T>());
+      multiply_tiles<T, Layout::kTransposed>(space.products, {dS, lanes}, {k.data, k.step}, dq, kw, queries,
+                                             kw / kLanes<T>, rows, StartFrom<T>{dq, kw});
+      multiply_tiles<T, Layout::kRowMajor>(space.products, {dS, lanes}, {space.q_rows[l] + offset * kw, kw},
+                                           space.gradient, kw, rows, kw / kLanes<T>, queries, StartZero<T>());
       T* dk = pair.height == 0 ? leaves.dk[l] + grid.keys.origin(l) * kw
                                : nodes.dk[l] + (heights.offset[pair.height] + pair.first) * kw;
       const T factor = static_cast<T>(p.scale) * head.level_weight(l);
@@ -285,6 +285,7 @@ bool backward(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, const 
   T* levels = tables + tables_size;
   memset(tables, 0, sizeof(T) * (tables_size + levels_size));
   parallel_items(p.batch * p.key_heads, threads, [&](int64_t item, int thread) {
+    [[maybe_unused]] const ProductScope scope;
     Arena arena(workspace.slice(thread));
     lay_out(arena, [&](StreamSpace<T>& space, StreamNodes<T>& nodes, LeafGradients<T>& leaves) {
       const int64_t b = item / p.key_heads, key_head = item % p.key_heads;

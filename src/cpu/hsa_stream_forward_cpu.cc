@@ -18,8 +18,9 @@ void forward_window(const StreamHead<S>& head, const Heights& heights, const Str
     if (head.p.dropout.probability > 0)
       each_dropout(head, pair, [&](int64_t at, T kept) { space.scores[0][at] *= kept; });
     const DenseRows<T> v = entry_values(head, heights, nodes, pair, space.v_rows);
-    gemm<T, Layout::kTransposed>({space.scores[0], lanes}, {v.data, v.step}, acc, width, nq, width / kLanes<T>,
-                                 pair.count, StartRowScaled<T>{acc, width, space.factor + x0});
+    multiply_tiles<T, Layout::kTransposed>(space.products, {space.scores[0], lanes}, {v.data, v.step}, acc, width, nq,
+                                           width / kLanes<T>, pair.count,
+                                           StartRowScaled<T>{acc, width, space.factor + x0});
   });
 }
 
@@ -70,6 +71,7 @@ bool forward(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, int thr
   parallel_items(p.batch * p.heads * tiles, threads, [&](int64_t item, int thread) {
     Arena arena(workspace.slice(thread));
     StreamSpace<T> space(p, arena);
+    [[maybe_unused]] const ProductScope scope;
     const int64_t stream = item / tiles, b = stream / p.heads, i0 = item % tiles * kTile;
     const HsaStreamProblem own = of_sequence(p, b);
     if (i0 < own.tokens)

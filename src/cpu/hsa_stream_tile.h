@@ -215,7 +215,9 @@ void make_nodes(const StreamKeys<S>& keys, const Heights& heights, StreamNodes<T
 template <class T>
 struct StreamSpace {
   StreamSpace(const HsaStreamProblem& p, Arena& arena)
-      : key_width(round_up(p.head_size, kLanes<T>)), value_width(round_up(p.value_size, kLanes<T>)) {
+      : key_width(round_up(p.head_size, kLanes<T>)),
+        value_width(round_up(p.value_size, kLanes<T>)),
+        products(max(key_width, value_width), arena) {
     for (int l = 0; l < p.levels; ++l) {
       // Windows may start between two vectors, so what is read past a row must be memory of ours.
       queries[l] = arena.take<T>(p.head_size * level_lanes<T>(l) + kLanes<T>);
@@ -243,6 +245,7 @@ struct StreamSpace {
   T* dq[kMaxLevels];                           // (lanes, key_width): sum of dS k, before scale * a_l
   T *v_rows, *acc, *dout_rows, *dout_transposed, *gradient, *scratch;
   T *peak, *sum, *factor, *row_lse, *row_term;  // per query
+  ProductSpace<T> products;
 };
 
 // Some queries of a tile: x0 .. x0 + nq - 1, in `lanes` lanes; the first of them is token i0.
@@ -306,7 +309,7 @@ void stream_scores(const StreamHead<S>& head, const Heights& heights, const Stre
   GemmOperand<T> queries[kMaxLevels];
   for (int l = 0; l < head.p.levels; ++l)
     queries[l] = {space.queries[l] + ((i0 >> l) - ((i0 - x0) >> l)), level_lanes<T>(l)};
-  mix_levels<T>(pair.grid(), head.p.levels, head.p.head_size, pair.keys, queries, space.scores);
+  mix_levels<T>(space.products, pair.grid(), head.p.levels, head.p.head_size, pair.keys, queries, space.scores);
   for (int64_t y = 0; y < pair.count; ++y) {
     const int64_t n = pair.first + y;
     T* row = space.scores[0] + y * lanes;

@@ -2,6 +2,7 @@
 // STRATA_BASE_ISA for everything else.
 #include "cpu/hkt_pair_kernels.h"
 #include "cpu/hkt_pair_tile.h"
+#include "cpu/hsa_cpu_kernels.h"
 #include "cpu/kernels.h"
 
 namespace strata::STRATA_ISA {
@@ -22,16 +23,20 @@ bool hkt_decode(const HktDecode& decode, int threads) { return base::kKernels.hk
 bool hkt_append(const HktAppend& append) { return base::kKernels.hkt_append(append); }
 
 bool hsa_forward(const HsaProblem& p, const HsaOutputs& outputs, int threads) {
+  if (p.dtype == DType::kBFloat16) return hsa_forward_cpu(p, outputs, threads);
   return base::kKernels.hsa_forward(p, outputs, threads);
 }
 bool hsa_backward(const HsaProblem& p, const HsaGradients& g, int threads) {
+  if (p.dtype == DType::kBFloat16) return hsa_backward_cpu(p, g, threads);
   return base::kKernels.hsa_backward(p, g, threads);
 }
 bool hsa_stream_forward(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, int threads) {
+  if (p.dtype == DType::kBFloat16) return hsa_stream_forward_cpu(p, outputs, threads);
   return base::kKernels.hsa_stream_forward(p, outputs, threads);
 }
 bool hsa_stream_backward(const HsaStreamProblem& p, const HsaStreamOutputs& outputs, const HsaStreamGradients& g,
                          int threads) {
+  if (p.dtype == DType::kBFloat16) return hsa_stream_backward_cpu(p, outputs, g, threads);
   return base::kKernels.hsa_stream_backward(p, outputs, g, threads);
 }
 

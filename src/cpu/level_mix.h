@@ -6,7 +6,7 @@
 // a tree).
 #pragma once
 
-#include "cpu/gemm.h"
+#include "cpu/product.h"
 #include "cpu/storage.h"
 
 namespace strata::STRATA_ISA {
@@ -52,29 +52,29 @@ struct StartLanesUpsampled {  // every number of the coarse tile is repeated twi
 // scores[0] = sum_l keys[l] queries[l], up-sampled. keys[l]: (keys, depth); queries[l]: (depth, lanes), of any step;
 // scores[l]: room for a tile, of step lanes(l).
 template <class T>
-void mix_levels(const LevelGrid& grid, int levels, int64_t depth, const DenseRows<T>* keys,
-                const GemmOperand<T>* queries, T* const* scores) {
+void mix_levels(const ProductSpace<T>& space, const LevelGrid& grid, int levels, int64_t depth,
+                const DenseRows<T>* keys, const GemmOperand<T>* queries, T* const* scores) {
   for (int l = levels - 1; l >= 0; --l) {
     const int64_t rows = grid.keys.size(l), lanes = grid.lanes<T>(l);
-    auto product = [&](const auto& start) {
-      gemm<T, Layout::kRowMajor>({keys[l].data, keys[l].step}, queries[l], scores[l], lanes, rows, lanes / kLanes<T>,
-                                 depth, start);
+    auto multiply = [&](const auto& start) {
+      multiply_tiles<T, Layout::kRowMajor>(space, {keys[l].data, keys[l].step}, queries[l], scores[l], lanes, rows,
+                                           lanes / kLanes<T>, depth, start);
     };
     if (l == levels - 1) {
-      product(StartZero<T>());
+      multiply(StartZero<T>());
       continue;
     }
     const T* coarse = scores[l + 1];
     const int64_t step = grid.lanes<T>(l + 1);
     const bool both = grid.keys.shrinks && grid.keys.is_even(l);
     if (!grid.queries.shrinks && !grid.keys.shrinks) {
-      product(StartFrom<T>{coarse, step});
+      multiply(StartFrom<T>{coarse, step});
     } else if (grid.queries.shrinks && grid.queries.is_even(l) && both) {
-      product(StartUpsampled<T>{coarse, step});
+      multiply(StartUpsampled<T>{coarse, step});
     } else if (grid.queries.shrinks && grid.queries.is_even(l) && !grid.keys.shrinks) {
-      product(StartLanesUpsampled<T>{coarse, step});
+      multiply(StartLanesUpsampled<T>{coarse, step});
     } else {
-      product(StartZero<T>());
+      multiply(StartZero<T>());
       for (int64_t y = 0; y < rows; ++y) {
         const T* from = coarse + grid.keys.parent(l, y) * step;
         for (int64_t x = 0; x < grid.queries.size(l); ++x) scores[l][y * lanes + x] += from[grid.queries.parent(l, x)];

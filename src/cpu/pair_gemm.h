@@ -2,7 +2,7 @@
 //
 // A lies row by row, as in gemm.h. B lies in pairs along the sum, B[k / 2][x][k % 2]. AVX-512 BF16 and AMX read both of
 // them so: a row of B is a vector of pairs, which meets a pair of A, broadcast (vdpbf16ps), or is a row of a tile
-// (tdpbf16ps). The start of the sums is a policy of gemm.h. All that differs is in PairUnit and pair_gemm.
+// (tdpbf16ps). The start of the sums is a policy of gemm.h. AMX needs a TileScope around it.
 #pragma once
 
 #include "cpu/gemm.h"
@@ -30,78 +30,80 @@ template <class Start>
 inline constexpr bool kStartsAtZero = false;
 template <>
 inline constexpr bool kStartsAtZero<StartZero<float>> = true;
+template <class Start>
+inline constexpr bool kStartsFrom = false;
+template <>
+inline constexpr bool kStartsFrom<StartFrom<float>> = true;
 
 #ifdef STRATA_TILES
 
 constexpr int64_t kRowStep = kTileRows, kDepthStep = 32;
-
-struct PairUnit {
-  Tiles tiles;
-};
 
 // Where the sums of a block of tiles start, in memory, from where tiles can load it.
 template <class Start>
 inline void write_start(float* c, int64_t c_step, int64_t r0, int64_t rows, int64_t x0, int64_t lanes,
                         const Start& start) {
   constexpr int64_t kN = kLanes<float>;
+  if constexpr (kStartsFrom<Start>) {
+    if (start.c == c) return;
+  }
   for (int64_t r = r0; r < r0 + rows; ++r)
     for (int64_t x = x0; x < x0 + lanes; x += kN) store(c + r * c_step + x, start(r, x / kN));
 }
-inline void write_start(float*, int64_t, int64_t, int64_t, int64_t, int64_t, const StartFrom<float>&) {}
 
 // Tiles 0..3 are sums, 4 and 5 have rows of A, 6 and 7 columns of B.
 template <int kRows, int kColumns, class Start>
-inline void pair_block(Tiles& tiles, PairOperand a, PairOperand b, float* c, int64_t c_step, int64_t r0, int64_t x0,
-                       int64_t depth, const Start& start) {
+inline void pair_block(PairOperand a, PairOperand b, float* c, int64_t c_step, int64_t r0, int64_t x0, int64_t depth,
+                       const Start& start) {
   constexpr int64_t kC = sizeof(float), kP = sizeof(BFloat16);
   float* sums = c + r0 * c_step + x0;
   float* below = sums + kTileRows * c_step;
   if constexpr (kStartsAtZero<Start>) {
-    tiles.zero<0>();
-    if constexpr (kColumns == 2) tiles.zero<1>();
-    if constexpr (kRows == 2) tiles.zero<2>();
-    if constexpr (kRows == 2 && kColumns == 2) tiles.zero<3>();
+    Tiles::zero<0>();
+    if constexpr (kColumns == 2) Tiles::zero<1>();
+    if constexpr (kRows == 2) Tiles::zero<2>();
+    if constexpr (kRows == 2 && kColumns == 2) Tiles::zero<3>();
   } else {
     write_start(c, c_step, r0, kRows * kTileRows, x0, kColumns * kPairLanes, start);
-    tiles.load<0>(sums, c_step * kC);
-    if constexpr (kColumns == 2) tiles.load<1>(sums + kPairLanes, c_step * kC);
-    if constexpr (kRows == 2) tiles.load<2>(below, c_step * kC);
-    if constexpr (kRows == 2 && kColumns == 2) tiles.load<3>(below + kPairLanes, c_step * kC);
+    Tiles::load<0>(sums, c_step * kC);
+    if constexpr (kColumns == 2) Tiles::load<1>(sums + kPairLanes, c_step * kC);
+    if constexpr (kRows == 2) Tiles::load<2>(below, c_step * kC);
+    if constexpr (kRows == 2 && kColumns == 2) Tiles::load<3>(below + kPairLanes, c_step * kC);
   }
   const BFloat16* a_at = a.data + r0 * a.step;
   const BFloat16* b_at = b.data + 2 * x0;
   for (int64_t k = 0; k < depth; k += kDepthStep) {
-    tiles.load<4>(a_at + k, a.step * kP);
-    tiles.load<6>(b_at + k / 2 * b.step, b.step * kP);
-    tiles.multiply<0, 4, 6>();
+    Tiles::load<4>(a_at + k, a.step * kP);
+    Tiles::load<6>(b_at + k / 2 * b.step, b.step * kP);
+    Tiles::multiply<0, 4, 6>();
     if constexpr (kColumns == 2) {
-      tiles.load<7>(b_at + k / 2 * b.step + 2 * kPairLanes, b.step * kP);
-      tiles.multiply<1, 4, 7>();
+      Tiles::load<7>(b_at + k / 2 * b.step + 2 * kPairLanes, b.step * kP);
+      Tiles::multiply<1, 4, 7>();
     }
     if constexpr (kRows == 2) {
-      tiles.load<5>(a_at + kTileRows * a.step + k, a.step * kP);
-      tiles.multiply<2, 5, 6>();
+      Tiles::load<5>(a_at + kTileRows * a.step + k, a.step * kP);
+      Tiles::multiply<2, 5, 6>();
     }
-    if constexpr (kRows == 2 && kColumns == 2) tiles.multiply<3, 5, 7>();
+    if constexpr (kRows == 2 && kColumns == 2) Tiles::multiply<3, 5, 7>();
   }
-  tiles.store<0>(sums, c_step * kC);
-  if constexpr (kColumns == 2) tiles.store<1>(sums + kPairLanes, c_step * kC);
-  if constexpr (kRows == 2) tiles.store<2>(below, c_step * kC);
-  if constexpr (kRows == 2 && kColumns == 2) tiles.store<3>(below + kPairLanes, c_step * kC);
+  Tiles::store<0>(sums, c_step * kC);
+  if constexpr (kColumns == 2) Tiles::store<1>(sums + kPairLanes, c_step * kC);
+  if constexpr (kRows == 2) Tiles::store<2>(below, c_step * kC);
+  if constexpr (kRows == 2 && kColumns == 2) Tiles::store<3>(below + kPairLanes, c_step * kC);
 }
 
 // C (rows x lanes) = start + A (rows x depth) B (depth x lanes).
 template <class Start>
-inline void pair_gemm(PairUnit& unit, PairOperand a, PairOperand b, float* c, int64_t c_step, int64_t rows,
-                      int64_t lanes, int64_t depth, const Start& start) {
+inline void pair_gemm(PairOperand a, PairOperand b, float* c, int64_t c_step, int64_t rows, int64_t lanes,
+                      int64_t depth, const Start& start) {
   for (int64_t r = 0; r < rows; r += 2 * kTileRows) {
     const bool two = r + kTileRows < rows;
     for (int64_t x = 0; x < lanes; x += 2 * kPairLanes) {
       const bool wide = x + kPairLanes < lanes;
-      if (two && wide) pair_block<2, 2>(unit.tiles, a, b, c, c_step, r, x, depth, start);
-      if (two && !wide) pair_block<2, 1>(unit.tiles, a, b, c, c_step, r, x, depth, start);
-      if (!two && wide) pair_block<1, 2>(unit.tiles, a, b, c, c_step, r, x, depth, start);
-      if (!two && !wide) pair_block<1, 1>(unit.tiles, a, b, c, c_step, r, x, depth, start);
+      if (two && wide) pair_block<2, 2>(a, b, c, c_step, r, x, depth, start);
+      if (two && !wide) pair_block<2, 1>(a, b, c, c_step, r, x, depth, start);
+      if (!two && wide) pair_block<1, 2>(a, b, c, c_step, r, x, depth, start);
+      if (!two && !wide) pair_block<1, 1>(a, b, c, c_step, r, x, depth, start);
     }
   }
 }
@@ -109,8 +111,6 @@ inline void pair_gemm(PairUnit& unit, PairOperand a, PairOperand b, float* c, in
 #else
 
 constexpr int64_t kRowStep = 1, kDepthStep = 2;
-
-struct PairUnit {};
 
 template <int kRows, int kVectors, class Start>
 inline void pair_block(PairOperand a, PairOperand b, float* c, int64_t c_step, int64_t r0, int64_t v0, int64_t depth,
@@ -159,7 +159,7 @@ inline void pair_panel(PairOperand a, PairOperand b, float* c, int64_t c_step, i
 
 // C (rows x lanes) = start + A (rows x depth) B (depth x lanes).
 template <class Start>
-inline void pair_gemm(PairUnit&, PairOperand a, PairOperand b, float* c, int64_t c_step, int64_t rows, int64_t lanes,
+inline void pair_gemm(PairOperand a, PairOperand b, float* c, int64_t c_step, int64_t rows, int64_t lanes,
                       int64_t depth, const Start& start) {
   const int64_t vectors = lanes / kPairLanes;
   int64_t v = 0;

@@ -14,11 +14,11 @@ constexpr int64_t kTileRows = 16, kTileBytes = 64;
 
 #ifndef STRATA_EMULATE_TILES
 
-// The tiles of this thread, from construction to destruction. The state is given back in the end: a thread with tiles
+// A thread may use its tiles from construction to destruction. The state is given back in the end: a thread with tiles
 // in use pays for them at every change of context.
-class Tiles {
+class TileScope {
  public:
-  Tiles() {
+  TileScope() {
     struct alignas(64) {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
       uint16_t row_bytes[16] = {};
@@ -31,48 +31,51 @@ class Tiles {
     static_assert(sizeof config == 64);
     asm volatile("ldtilecfg %0" : : "m"(config) : "memory");
   }
-  ~Tiles() { asm volatile("tilerelease" : : : "memory"); }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
+  ~TileScope() { asm volatile("tilerelease" : : : "memory"); }
+  TileScope(const TileScope&) = delete;
+  TileScope& operator=(const TileScope&) = delete;
+};
 
+struct Tiles {
   template <int kTile>
-  void zero() {
+  static void zero() {
     asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
   }
   template <int kTile>
-  void load(const void* from, int64_t row_bytes) {
+  static void load(const void* from, int64_t row_bytes) {
     asm volatile("tileloadd (%1,%2,1), %%tmm%c0" : : "i"(kTile), "r"(from), "r"(row_bytes) : "memory");
   }
   template <int kTile>
-  void store(void* to, int64_t row_bytes) {
+  static void store(void* to, int64_t row_bytes) {
     asm volatile("tilestored %%tmm%c0, (%1,%2,1)" : : "i"(kTile), "r"(to), "r"(row_bytes) : "memory");
   }
   template <int kSums, int kA, int kB>
-  void multiply() {
+  static void multiply() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSums), "i"(kA), "i"(kB));
   }
 };
 
 #else
 
-class Tiles {
- public:
+struct TileScope {};
+
+struct Tiles {
   template <int kTile>
-  void zero() {
+  static void zero() {
     memset(bytes_[kTile], 0, sizeof bytes_[kTile]);
   }
   template <int kTile>
-  void load(const void* from, int64_t row_bytes) {
+  static void load(const void* from, int64_t row_bytes) {
     for (int64_t r = 0; r < kTileRows; ++r)
       memcpy(bytes_[kTile][r], static_cast<const char*>(from) + r * row_bytes, kTileBytes);
   }
   template <int kTile>
-  void store(void* to, int64_t row_bytes) {
+  static void store(void* to, int64_t row_bytes) {
     for (int64_t r = 0; r < kTileRows; ++r)
       memcpy(static_cast<char*>(to) + r * row_bytes, bytes_[kTile][r], kTileBytes);
   }
   template <int kSums, int kA, int kB>
-  void multiply() {
+  static void multiply() {
     for (int64_t m = 0; m < kTileRows; ++m) {
       float sums[16];
       BFloat16 a[32];
@@ -87,8 +90,7 @@ class Tiles {
     }
   }
 
- private:
-  alignas(64) char bytes_[8][kTileRows][kTileBytes];
+  alignas(64) static inline thread_local char bytes_[8][kTileRows][kTileBytes];
 };
 
 #endif

@@ -51,17 +51,19 @@ struct Compute<double> {
   using Type = double;
 };
 
-// Calls run(S{}) with the storage type that dtype names.
+// Calls run(S{}) with the storage type that dtype names. Instruction sets of pairs have kernels for bfloat16 alone.
 template <class Run>
 inline bool with_storage(DType dtype, const Run& run) {
   switch (dtype) {
+#ifndef STRATA_PAIRS
     case DType::kFloat32:
       return run(float{});
     case DType::kFloat64:
       return run(double{});
+#endif
     case DType::kBFloat16:
       return run(BFloat16{});
-    case DType::kFloat16:  // rejected by the argument checks
+    default:  // rejected by the argument checks
       break;
   }
   return false;

@@ -13,6 +13,18 @@ inline std::vector<Isa> tested_isas() {
   return isas;
 }
 
+// Goes back to the instruction set of its construction.
+class IsaScope {
+ public:
+  IsaScope() = default;
+  ~IsaScope() { (void)set_isa(before_).ok(); }
+  IsaScope(const IsaScope&) = delete;
+  IsaScope& operator=(const IsaScope&) = delete;
+
+ private:
+  const Isa before_ = current_isa();
+};
+
 // Whether an instruction set has kernels of its own for bfloat16 only.
 inline bool is_for_bfloat16(Isa isa) { return isa >= Isa::kAvx512Bf16; }
 

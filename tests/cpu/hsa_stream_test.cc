@@ -28,6 +28,7 @@ void run(StreamData<S>& d, int threads = 2) {
 
 template <class S>
 void expect_close(const StreamCase& spec, double tolerance) {
+  const IsaScope scope;
   for (Isa isa : tested_isas()) {
     ASSERT_TRUE(set_isa(isa).ok());
     StreamData<S> fused(spec);
@@ -45,15 +46,26 @@ TEST_P(HsaStream, Float64EqualsReference) { expect_close<double>(GetParam(), 1e-
 TEST_P(HsaStream, Float32IsClose) { expect_close<float>(GetParam(), 1e-5); }
 TEST_P(HsaStream, BFloat16IsClose) { expect_close<BFloat16>(GetParam(), 2e-2); }
 
-TEST_P(HsaStream, SameBitsAtAnyThreadCount) {
-  StreamData<float> one(GetParam());
+template <class S>
+void expect_same_bits(const StreamCase& spec) {
+  StreamData<S> one(spec);
   run(one, 1);
   for (int threads : {2, 3, 8}) {
-    StreamData<float> many(GetParam());
+    StreamData<S> many(spec);
     run(many, threads);
     many.each_result(one, [&](const char* name, const auto& got, const auto& want) {
-      EXPECT_EQ(std::memcmp(got.raw().data(), want.raw().data(), got.raw().size() * sizeof(got.raw()[0])), 0) << name;
+      EXPECT_EQ(std::memcmp(got.raw().data(), want.raw().data(), got.raw().size() * sizeof(got.raw()[0])), 0)
+          << name << " on " << isa_name(current_isa());
     });
+  }
+}
+TEST_P(HsaStream, SameBitsAtAnyThreadCount) {
+  expect_same_bits<float>(GetParam());
+  const IsaScope scope;
+  for (Isa isa : tested_isas()) {
+    if (!is_for_bfloat16(isa)) continue;
+    ASSERT_TRUE(set_isa(isa).ok());
+    expect_same_bits<BFloat16>(GetParam());
   }
 }
 
