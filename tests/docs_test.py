@@ -4,7 +4,8 @@ Checks README.md, CONTRIBUTING.md and docs/**/*.md:
   - every relative link leads to a file, and to a heading of it where the link names one;
   - every path of the repository that is named (`src/ref/hkt_ref.cc`, `configs/best-*.toml`, or a bare `hkt_tile.h`) exists;
   - lines of prose have at most 100 columns (CHANGELOG.md, too); tables and code may be longer;
-  - docs/README.md links every page of docs/.
+  - docs/README.md links every page of docs/;
+  - every test that docs/PAPERS.md names, `Suite.Test` or `tests/..py::test_name`, is in the sources.
 """
 
 import re
@@ -15,6 +16,7 @@ COLUMNS = 100
 FOLDERS = r"src|cli|bench|python|tests|tools|configs|cmake|docs|examples|include|\.ci|\.github"
 NAMED_PATH = re.compile(rf"(?<![\w/.~-])(?:{FOLDERS})/[\w.*/{{}},-]*[\w*/}}]")
 NAMED_FILE = re.compile(r"`([\w*.{},-]+\.(?:h|cc|cu|cuh|py|sh|js|cmake))`")
+NAMED_TEST = re.compile(r"`(?:([A-Z]\w+)\.([A-Z]\w+)|(tests/[\w/]+\.py)::(test_\w+))`")
 NOT_YET = "xyz"  # the attention that docs/ADD_AN_ATTENTION.md adds, whose files it names
 
 
@@ -71,6 +73,19 @@ def check_columns(text):
             yield f"line {number} has {len(line)} columns, at most {COLUMNS} are allowed: {line[:60]}.."
 
 
+def check_tests(root, text):
+    """Every named test is there, and a page of tests names some."""
+    in_cpp = set(re.findall(r"^TEST(?:_F|_P)?\((\w+), (\w+)\)", "\n".join(file.read_text() for file in root.glob("tests/**/*.cc")), re.M))
+    found = NAMED_TEST.findall(text)
+    if not found:
+        yield "expected names of tests, got none"
+    for suite, test, file, function in found:
+        if suite and (suite, test) not in in_cpp:
+            yield f"there is no test {suite}.{test}"
+        if file and ((root / file).exists() and not re.search(rf"^def {function}\(", (root / file).read_text(), re.M)):
+            yield f"there is no test {file}::{function}"
+
+
 def repository_files(root):
     folders = [path for path in root.iterdir() if path.is_dir() and path.name not in ("build", "local", "runs", ".git")]
     return {file.name for folder in folders for file in folder.rglob("*")} | {file.name for file in root.iterdir()}
@@ -86,12 +101,13 @@ def main():
         found = [*check_links(page, text), *check_paths(root, text, names), *check_columns(text)]
         problems += [f"{page.relative_to(root)}: {problem}" for problem in found]
     problems += [f"CHANGELOG.md: {problem}" for problem in check_columns((root / "CHANGELOG.md").read_text())]
+    problems += [f"docs/PAPERS.md: {problem}" for problem in check_tests(root, (root / "docs/PAPERS.md").read_text())]
     index = root / "docs/README.md"
     listed = re.findall(r"\]\(([^)#\s]+)", index.read_text()) if index.exists() else []
     for page in sorted((root / "docs").rglob("*.md")):
         if page != index and page.relative_to(root / "docs").as_posix() not in listed:
             problems.append(f"docs/README.md: does not list {page.relative_to(root / 'docs')}")
-    print("\n".join(problems) if problems else f"{len(pages)} pages: links, paths and columns are right")
+    print("\n".join(problems) if problems else f"{len(pages)} pages: links, paths, columns and named tests are right")
     return 1 if problems else 0
 
 

@@ -6,16 +6,11 @@ performance_page.py          writes them again
 performance_page.py --check  says whether they are up to date; exit code 1 if not
 """
 
-import json
+import functools
 import operator
-import pathlib
 import re
-import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE, RAW = ROOT / "docs/PERFORMANCE.md", ROOT / "docs/results/bench-h200.json"
-RAW_CPU = ROOT / "docs/results/bench-arguments-cpu.json"
-BEGIN, END = "<!-- tools/performance_page.py: {} -->", "<!-- end -->"
+from page_tables import raw, update
 
 
 def misses(value, bar):
@@ -25,9 +20,9 @@ def misses(value, bar):
 
 
 class Figures:
-    def __init__(self, raw):
-        self.raw, self.bars = raw, raw["bars"]
-        self.kernels = raw["roofline"]["kernels"]
+    def __init__(self, values):
+        self.raw, self.bars = values, values["bars"]
+        self.kernels = values["roofline"]["kernels"]
 
     def cell(self, name, digits=2):
         text = f"{self.raw[name]:.{digits}f}"
@@ -75,13 +70,13 @@ def shares_table(figures):
 
 def arguments_table(figures):
     """What each argument costs, over the same attention without it."""
-    cpu = json.loads(RAW_CPU.read_text())
+    cpu = raw("bench-arguments-cpu")
     lines = ["| argument | CPU: forward | both | H200: forward | both |", "|---|---|---|---|---|"]
     found = [re.fullmatch(r"arguments_cpu_(hkt|stream)_fwd_(.*)_over_none", name) for name in cpu]
     for form, argument in (match.groups() for match in found if match):
         cells = [
-            f"{raw[f'arguments_{device}_{form}_{kind}_{argument}_over_none']:.2f}"
-            for device, raw in (("cpu", cpu), ("cuda", figures.raw))
+            f"{values[f'arguments_{device}_{form}_{kind}_{argument}_over_none']:.2f}"
+            for device, values in (("cpu", cpu), ("cuda", figures.raw))
             for kind in ("fwd", "fwdbwd")
         ]
         lines.append(f"| {'streaming, ' if form == 'stream' else ''}{argument.replace('_', ' ')} | " + " | ".join(cells) + " |")
@@ -91,24 +86,10 @@ def arguments_table(figures):
 TABLES = {"arguments": arguments_table, "shapes": shapes_table, "shares": shares_table, "others": other_table}
 
 
-def page_with_tables(page, figures):
-    for name, table in TABLES.items():
-        begin = BEGIN.format(name)
-        before, found, rest = page.partition(begin)
-        if not found:
-            sys.exit(f"{PAGE}: expected a line {begin}")
-        page = "\n".join([before + begin, *table(figures), END]) + rest.partition(END)[2]
-    return page
-
-
 def main():
-    page = PAGE.read_text()
-    made = page_with_tables(page, Figures(json.loads(RAW.read_text())))
-    if "--check" in sys.argv[1:]:
-        if made != page:
-            sys.exit(f"{PAGE}: its tables differ from {RAW}; run tools/performance_page.py")
-        return
-    PAGE.write_text(made)
+    figures = Figures(raw("bench-h200"))
+    tables = {name: functools.partial(table, figures) for name, table in TABLES.items()}
+    update("tools/performance_page.py", {"docs/PERFORMANCE.md": tables})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,40 @@
+"""What the scripts that write pages from raw figures share: the raw files, and the tables between markers.
+
+A table begins after a line <!-- SCRIPT: NAME --> and ends before <!-- end -->.
+"""
+
+import functools
+import json
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+END = "<!-- end -->"
+
+
+@functools.cache
+def raw(name):
+    """docs/results/NAME.json."""
+    return json.loads((ROOT / f"docs/results/{name}.json").read_text())
+
+
+def with_tables(page, script, tables):
+    """The text of a page with its tables made anew; tables: name to a function that returns lines."""
+    text = (ROOT / page).read_text()
+    for name, table in tables.items():
+        begin = f"<!-- {script}: {name} -->"
+        before, found, rest = text.partition(begin)
+        if not found:
+            sys.exit(f"{page}: expected a line {begin}")
+        text = "\n".join([before + begin, *table(), END]) + rest.partition(END)[2]
+    return text
+
+
+def update(script, pages):
+    """Writes the tables of all pages, or with --check ends with 1 where one is not up to date."""
+    for page, tables in pages.items():
+        made = with_tables(page, script, tables)
+        if "--check" not in sys.argv[1:]:
+            (ROOT / page).write_text(made)
+        elif made != (ROOT / page).read_text():
+            sys.exit(f"{page}: its tables differ from docs/results; run {script}")
