@@ -159,6 +159,18 @@ TEST(PsdCondition, NeedsQueriesThatAreAMapOfTheKeys) {
   EXPECT_EQ(queries_beyond_keys(Matrix::Zero(2, 4), key.topLeftCorner(2, 4)), 0.0);
 }
 
+// Every M = W_K C W_K^T with sym(C) > 0 is one of PSD mode: sym(C) = R R^T, W = W_K R, Omega = R^-1 anti(C) R^-T.
+TEST(PsdCondition, PsdModeLosesNothing) {
+  const Matrix W_K = random_matrix(9, 4, 121), P = random_matrix(4, 4, 122), A = random_matrix(4, 4, 123);
+  const Matrix C = P * P.transpose() + 0.1 * Matrix::Identity(4, 4) + A - A.transpose();
+  const Matrix R = Eigen::LLT<Eigen::MatrixXd>(symmetric_part(C)).matrixL();
+  const Matrix W = W_K * R, Omega = R.inverse() * antisymmetric_part(C) * R.inverse().transpose();
+  const Matrix M = W_K * C * W_K.transpose();
+  EXPECT_LT((Omega + Omega.transpose()).norm(), 1e-12 * Omega.norm());
+  EXPECT_LT((W * (Matrix::Identity(4, 4) + Omega) * W.transpose() - M).norm(), 1e-12 * M.norm());
+  EXPECT_TRUE(psd_of_projections((W_K * C).transpose(), W_K.transpose()).holds);
+}
+
 // With one head and d = model, W_Q = M W_K^-T meets it for any M with sym(M) > 0, and so do all weights near by.
 TEST(PsdCondition, HoldsFreelyWithOneHeadOfFullSize) {
   constexpr Eigen::Index kModel = 6;
