@@ -36,8 +36,9 @@ std::string per_level(const Json& levels, const char* key, const char* format) {
 
 void print_hkt(const Json& result) {
   fmt::print("{:<6} {:<5} {:<17} {:<5} {:<9} {:<17} {:>9} {:>10} {:>9} {:>10}  {}\n", "layer", "head", "level weights",
-             "PSD", "neg. mass", "directional", "KL", "resolution", "filter", "correction", "kurtosis z");
-  double orthogonality = 0, upsampling = 0, projection = 0, residual = 0, worst = 0;
+             "PSD", "neg. mass", "directional", "KL", "resolution", "filter", "correction", "kurtosis / expected");
+  double orthogonality = 0, upsampling = 0, projection = 0, filters = 0, residual = 0, worst = 0;
+  double least_beyond = 1, most_beyond = 0;
   for (const Json& layer : result.at("layers")) {
     for (const Json& head : layer.at("heads")) {
       if (head.contains("problem")) continue;
@@ -49,27 +50,47 @@ void print_hkt(const Json& result) {
           head.at("psd").at("scores").at("negative_mass").get<double>(),
           per_level(head.at("symmetry"), "directional_share", "{:.3f}"), error.at("kl").get<double>(),
           error.at("resolution").get<double>(), error.at("filter").get<double>(), error.at("correction").get<double>(),
-          per_level(head.at("gaussianity").at("scores"), "kurtosis_z", "{:.1f}"));
+          per_level(head.at("gaussianity").at("scores"), "kurtosis_ratio", "{:.2f}"));
       residual = std::max(residual, error.at("residual").get<double>());
       for (const Json& level : head.at("symmetry")) {
         orthogonality = std::max(orthogonality, level.at("orthogonality").get<double>());
         upsampling = std::max(upsampling, level.at("upsampling").get<double>());
         projection = std::max(projection, level.at("projection").get<double>());
+        filters = std::max(filters, level.at("filters").get<double>());
+      }
+      for (const Json& level : head.at("psd").at("levels")) {
+        least_beyond = std::min(least_beyond, level.at("beyond_keys").get<double>());
+        most_beyond = std::max(most_beyond, level.at("beyond_keys").get<double>());
       }
       for (const Json& step : head.at("decay")) worst = std::max(worst, step.at("worst").get<double>());
     }
   }
   fmt::print(
       "\nchecked: the symmetric and antisymmetric parts are orthogonal to {:.1e}, their split commutes with "
-      "up-sampling to {:.1e} and with\n"
-      "projections to {:.1e}; the components sum to the KL to {:.1e}; cutting levels stays below its bound (at most "
-      "{:.2f} of it)\n",
-      orthogonality, upsampling, projection, residual, worst);
+      "up-sampling to {:.1e}, with\n"
+      "projections to {:.1e} and with filters to {:.1e}; the components sum to the KL to {:.1e}; cutting levels stays "
+      "below its bound\n(at most {:.2f} of it)\n",
+      orthogonality, upsampling, projection, filters, residual, worst);
+  fmt::print("PSD needs queries that are a linear map of the keys; of W_Q, {:.3f} to {:.3f} lies beyond such maps\n",
+             std::min(least_beyond, most_beyond), most_beyond);
+}
+
+// The cost of each balanced tree and its two bounds, a line each.
+std::string counted_costs(const Json& alternatives) {
+  std::string text;
+  for (const Json& other : alternatives) {
+    text += fmt::format("{:<12} {:>8.4f} {:>12.4f} {:>11.4f}\n", other.at("tree").get<std::string>(),
+                        other.at("cost").get<double>(), other.at("linear_bound").get<double>(),
+                        other.at("logarithm_bound").get<double>());
+  }
+  return text;
 }
 
 void print_tree(const Json& result) {
   fmt::print("{:<6} {:<5} {:>8} {:>8}  {:<34} {}\n", "layer", "head", "KL gap", "cost",
              "mass: self, then root downwards", "nearest balanced tree in cost");
+  double energy = 0;
+  std::string costs;
   for (const Json& layer : result.at("layers")) {
     for (const Json& head : layer.at("heads")) {
       const double cost = head.at("cost");
@@ -83,12 +104,18 @@ void print_tree(const Json& result) {
                  head.at("head").get<int>(), head.at("kl_gap").get<double>(), cost,
                  per_level(head.at("mass_by_depth"), nullptr, "{:.3f}"), nearest->at("tree").get<std::string>(),
                  nearest->at("kl_gap").get<double>(), nearest->at("cost").get<double>());
+      energy = std::max(energy, head.at("energy").get<double>());
+      costs = counted_costs(head.at("alternatives"));  // the same for all heads
     }
   }
   fmt::print(
       "\nKL gap: nats per token to {} on the same queries and keys. Cost: score products over flat "
       "attention's.\n",
       result.at("attention") == "hsa" ? "softmax" : "HKT's attention");
+  fmt::print("checked: the scores and the entropy of the attention make f(root) to {:.1e} nats per token\n", energy);
+  if (!costs.empty())
+    fmt::print("\n{:<12} {:>8} {:>12} {:>11}   bounds: b (b T / (b - 1) + H) and b^2 T H, with H heights\n{}", "tree",
+               "cost", "by families", "by heights", costs);
 }
 
 void print_stream(const Json& result) {
@@ -131,7 +158,11 @@ void show_subsumption(bool json) {
                    {"convolution", r.convolution},
                    {"largest_stray", r.largest_stray},
                    {"sharpness", r.sharpness},
-                   {"head_size", r.head_size}});
+                   {"head_size", r.head_size},
+                   {"flat_permuted", r.strict.flat_permuted},
+                   {"hkt_permuted", r.strict.hkt_permuted},
+                   {"convolution_beyond", r.strict.convolution_beyond},
+                   {"hkt_beyond", r.strict.hkt_beyond}});
   }
   if (json) return fmt::print("{}\n", all.dump(2));
   fmt::print("HKT contains standard attention and causal convolution; largest differences, in float32:\n\n");
@@ -141,6 +172,14 @@ void show_subsumption(bool json) {
     fmt::print("{:>7} {:>22.1e} {:>24.1e} {:>26.1e} {:>20.1e}\n", r["tokens"].get<int64_t>(),
                r["one_level"].get<double>(), r["one_hot"].get<double>(), r["convolution"].get<double>(),
                r["largest_stray"].get<double>());
+  }
+  fmt::print("\nNeither contains HKT; largest changes of the last token's output, in float64, without positions:\n\n");
+  fmt::print("{:>7} {:>47} {:>51}\n", "", "tokens before it permuted:", "the token 4 back changed:");
+  fmt::print("{:>7} {:>22} {:>24} {:>26} {:>24}\n", "tokens", "flat attention", "HKT", "convolution (4 taps)", "HKT");
+  for (const Json& r : all) {
+    fmt::print("{:>7} {:>22.1e} {:>24.1e} {:>26.1e} {:>24.1e}\n", r["tokens"].get<int64_t>(),
+               r["flat_permuted"].get<double>(), r["hkt_permuted"].get<double>(), r["convolution_beyond"].get<double>(),
+               r["hkt_beyond"].get<double>());
   }
 }
 
@@ -182,8 +221,10 @@ void add_inspect_command(CLI::App& app) {
   command->add_option("model", state->request.model, "A run's folder, or a model file")->type_name("MODEL");
   declare(table, state->data);
   declare(table, state->request);
-  table.add("subsumption", &state->subsumption,
-            {.help = "Build standard attention and a convolution from HKT, and print the differences; needs no model"});
+  table.add(
+      "subsumption", &state->subsumption,
+      {.help =
+           "Build standard attention and a convolution from HKT, and inputs that tell HKT from both; needs no model"});
   declare_output(table, state->output, "inspect.json in the run's folder if not given");
   declare_quiet(table, state->request.quiet);
   declare_json(table, state->json);

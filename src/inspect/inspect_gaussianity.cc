@@ -13,7 +13,7 @@ constexpr int64_t kComponents = 16;  // largest number of components of Mardia's
 
 Json gaussianity_over(const std::vector<Matrix>& sequences) {
   Json json = Json::object();
-  std::vector<double> skewness, kurtosis, z, expected;
+  std::vector<double> skewness, kurtosis, z, expected, ratio;
   double rejected = 0;
   for (const Matrix& rows : sequences) {
     const GaussianityResult result = gaussianity_of(rows, kComponents);
@@ -31,6 +31,7 @@ Json gaussianity_over(const std::vector<Matrix>& sequences) {
     kurtosis.push_back(result.kurtosis);
     z.push_back(result.kurtosis_z);
     expected.push_back(result.expected_kurtosis);
+    ratio.push_back(result.kurtosis_ratio);
     rejected += result.skewness_p < 0.05 || result.kurtosis_p < 0.05;
   }
   json["tested"] = skewness.size();
@@ -38,6 +39,7 @@ Json gaussianity_over(const std::vector<Matrix>& sequences) {
   json["skewness"] = median(skewness);
   json["kurtosis"] = median(kurtosis);
   json["expected_kurtosis"] = median(expected);
+  json["kurtosis_ratio"] = median(ratio);
   json["kurtosis_z"] = median(z);
   json["rejected"] = rejected / static_cast<double>(skewness.size());
   return json;

@@ -51,6 +51,7 @@ Json inspect_psd(const std::vector<Matrix>& query, const std::vector<Matrix>& ke
     const PsdResult result = psd_of_projections(query[l], key[l]);
     holds = holds && result.holds;
     json["levels"].push_back(psd_json(result));
+    json["levels"].back()["beyond_keys"] = queries_beyond_keys(query[l], key[l]);
   }
   json["sufficient_condition"] = holds;
   std::vector<double> negative;
@@ -64,24 +65,43 @@ Json inspect_psd(const std::vector<Matrix>& query, const std::vector<Matrix>& ke
   return json;
 }
 
-Json inspect_symmetry(const std::vector<Matrix>& query, const std::vector<Matrix>& key, const HktRun& first_run,
+// The filter of each level. Without one in front, level 0 is its input: one tap, the identity.
+std::vector<StackedFilter> filters_of(const HktAttentionImpl& layer) {
+  const int64_t channels = layer.options.model_size();
+  const auto parameters = layer.named_parameters();
+  std::vector<StackedFilter> filters;
+  for (int64_t l = 0; l < layer.options.levels(); ++l) {
+    const int stride = l == 0 ? 1 : 2;
+    const Tensor* weight = parameters.find("filter_" + std::to_string(l));
+    filters.push_back(weight == nullptr ? StackedFilter{stride, Matrix::Identity(channels, channels)}
+                                        : stacked_filter(to_matrix(weight->reshape({-1, channels})),
+                                                         layer.options.dense_filters(), stride));
+  }
+  return filters;
+}
+
+// input: of the first sequence, (tokens, model).
+Json inspect_symmetry(const std::vector<Matrix>& query, const std::vector<Matrix>& key,
+                      const std::vector<StackedFilter>& filters, const Matrix& input, const HktRun& first_run,
                       const std::vector<HktHead>& sequences) {
   Json levels = Json::array();
   for (size_t l = 0; l < query.size(); ++l) {
     std::vector<double> shares;
-    double orthogonality = 0, upsampling = 0, projection = 0;
+    double orthogonality = 0;
     for (const HktHead& s : sequences) {
       const SymmetryResult result = symmetry_of(s.scores.levels[l]);
       shares.push_back(result.directional_share);
       orthogonality = std::max(orthogonality, result.orthogonality);
     }
     const HktHead& first = sequences.front();
-    upsampling = upsampling_commutes(first.scores.levels[l], static_cast<int>(l), first.scores.tokens());
-    projection = projection_commutes(first_run.states()[l], query[l].transpose() * key[l]);
-    levels.push_back({{"directional_share", median(shares)},
-                      {"orthogonality", orthogonality},
-                      {"upsampling", upsampling},
-                      {"projection", projection}});
+    const Matrix M = query[l].transpose() * key[l];
+    const Matrix& below = l == 0 ? input : first_run.states()[l - 1];
+    levels.push_back(
+        {{"directional_share", median(shares)},
+         {"orthogonality", orthogonality},
+         {"upsampling", upsampling_commutes(first.scores.levels[l], static_cast<int>(l), first.scores.tokens())},
+         {"projection", projection_commutes(first_run.states()[l], M)},
+         {"filters", filters_commute(below, first_run.states()[l], filters[l], M)}});
   }
   return levels;
 }
@@ -153,6 +173,8 @@ Json inspect_hkt_layer(HktAttentionImpl& layer, const std::vector<Tensor>& input
   }
   std::vector<HktRun> runs;
   for (const Tensor& x : inputs) runs.emplace_back(layer, x);
+  const std::vector<StackedFilter> filters = filters_of(layer);
+  const Matrix first_input = to_matrix(inputs.front());
 
   auto inspect_head = [&](int64_t h) -> Json {
     const int64_t key_head = h * key[0].size(0) / heads;
@@ -180,7 +202,7 @@ Json inspect_hkt_layer(HktAttentionImpl& layer, const std::vector<Tensor>& input
     return {{"head", h},
             {"weights", numbers(sequences.front().scores.weights)},
             {"psd", inspect_psd(W_q, W_k, sequences)},
-            {"symmetry", inspect_symmetry(W_q, W_k, runs.front(), sequences)},
+            {"symmetry", inspect_symmetry(W_q, W_k, filters, first_input, runs.front(), sequences)},
             {"error", inspect_error(sequences)},
             {"decay", inspect_decay(sequences)},
             {"gaussianity", gaussianity}};

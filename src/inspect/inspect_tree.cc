@@ -2,7 +2,10 @@
 
 #include <cmath>
 
+#include "inspect/hkt_run.h"
 #include "strata/hsa.h"
+#include "theory/cost.h"
+#include "theory/energy.h"
 #include "torch/hkt_op.h"
 #include "torch/hsa_op.h"
 
@@ -39,7 +42,7 @@ std::vector<int> meeting_depths(const Tree& tree) {
 struct TreeSums {
   explicit TreeSums(int64_t heads) : gap(heads, 0.0), score(heads, 0.0) {}
   std::vector<double> gap, score;
-  double cost = 0;
+  double cost = 0, linear = 0, with_logarithm = 0;  // the last two of balanced trees: bounds of their cost
 };
 
 // Share of the attention at every depth of the tree, the token itself first; averaged over rows.
@@ -50,37 +53,92 @@ std::vector<double> mass_by_depth(const Tree& tree, const std::vector<int>& meet
   return mass;
 }
 
+// A layer on one sequence and its tree, for the reference.
+class TreeRun {
+ public:
+  TreeRun(const LayerScores& scores, const Tree& tree)
+      : scores_(scores), tree_(tree), view_(tree.view()), v_(torch::zeros_like(scores.k[0])) {
+    const int64_t H = scores_.heads(), d = scores_.q[0].size(3), key_heads = scores_.k[0].size(1);
+    p_.dtype = DType::kFloat64;
+    p_.sequences = 1;
+    p_.trees = &view_;
+    p_.batch_of = p_.first_token = &zero_;
+    p_.heads = H;
+    p_.key_heads = key_heads;
+    p_.levels = static_cast<int>(scores_.q.size());
+    p_.head_size = p_.value_size = static_cast<int>(d);
+    p_.scale = 1 / std::sqrt(static_cast<double>(d));
+    for (int l = 0; l < p_.levels; ++l) {
+      p_.first_row[l] = &zero_;
+      p_.q[l] = dense_view(scores_.q[l].data_ptr(), H, scores_.q[l].size(2), d);
+      p_.k[l] = dense_view(scores_.k[l].data_ptr(), key_heads, scores_.k[l].size(2), d);
+    }
+    p_.v = dense_view(v_.data_ptr(), key_heads, tree.tokens(), d);
+    p_.level_weights = scores_.level_weights.data_ptr();
+    if (scores_.positions.defined()) {
+      p_.positions = scores_.positions.data_ptr();
+      p_.kinds = scores_.positions.size(1);
+      p_.places = scores_.positions.size(2);
+    }
+  }
+  TreeRun(const TreeRun&) = delete;  // p_ points into it
+  TreeRun& operator=(const TreeRun&) = delete;
+
+  std::vector<Matrix> attention() const {
+    return head_matrices(p_.heads, tree_.tokens(),
+                         [&](int64_t h, double* to) { return hsa_materialize(p_, 0, h, to); });
+  }
+
+  // f(root) of every head, with position terms.
+  std::vector<double> root_scores() const {
+    std::vector<double> roots(static_cast<size_t>(p_.heads));
+    HsaOutputs outputs;
+    outputs.score = roots.data();
+    const Status status = hsa_forward_ref(p_, outputs);
+    TORCH_CHECK(status.ok(), status.message());
+    return roots;
+  }
+
+  // S_ij of a head, with position terms.
+  Matrix pair_scores(int64_t h) const {
+    const int64_t T = tree_.tokens(), key_head = h / (p_.heads / p_.key_heads);
+    Matrix S = Matrix::Zero(T, T);
+    for (int l = 0; l < p_.levels; ++l) {
+      const Matrix q = to_matrix(scores_.q[l][0][h]), k = to_matrix(scores_.k[l][0][key_head]);
+      S += p_.scale * scores_.level_weights[h][l].item<double>() * upsample(q * k.transpose(), l, T);
+    }
+    if (p_.positions != nullptr) {
+      const auto* table = static_cast<const double*>(p_.positions) + h * p_.kinds * p_.places * p_.places;
+      add_position_terms(tree_, table, p_.places, S);
+    }
+    return S;
+  }
+
+ private:
+  LayerScores scores_;
+  const Tree& tree_;
+  TreeView view_;
+  Tensor v_;
+  int64_t zero_ = 0;
+  HsaProblem p_;
+};
+
+// |entropy form at the attention - |root| f(root)| of every head, in nats per token (docs/theory/hsa.md).
+std::vector<double> energy_residuals(const TreeRun& run, const std::vector<Matrix>& attention) {
+  const std::vector<double> roots = run.root_scores();
+  std::vector<double> residuals;
+  for (size_t h = 0; h < attention.size(); ++h) {
+    const Eigen::Index T = attention[h].rows();
+    const double value = entropy_form(attention[h], run.pair_scores(static_cast<int64_t>(h)), Vector::Ones(T));
+    residuals.push_back(std::abs(value / static_cast<double>(T) - roots[h]));
+  }
+  return residuals;
+}
+
 }  // namespace
 
 std::vector<Matrix> tree_attention_matrices(torch::nn::Module& layer, const Tensor& input, const Tree& tree) {
-  const LayerScores scores = layer_scores(layer, input);
-  const int64_t T = tree.tokens(), H = scores.heads(), d = scores.q[0].size(3), key_heads = scores.k[0].size(1);
-  const TreeView view = tree.view();
-  const int64_t zero = 0;
-  const Tensor v = torch::zeros_like(scores.k[0]);
-  HsaProblem p;
-  p.dtype = DType::kFloat64;
-  p.sequences = 1;
-  p.trees = &view;
-  p.batch_of = p.first_token = &zero;
-  p.heads = H;
-  p.key_heads = key_heads;
-  p.levels = static_cast<int>(scores.q.size());
-  p.head_size = p.value_size = static_cast<int>(d);
-  p.scale = 1 / std::sqrt(static_cast<double>(d));
-  for (int l = 0; l < p.levels; ++l) {
-    p.first_row[l] = &zero;
-    p.q[l] = dense_view(scores.q[l].data_ptr(), H, scores.q[l].size(2), d);
-    p.k[l] = dense_view(scores.k[l].data_ptr(), key_heads, scores.k[l].size(2), d);
-  }
-  p.v = dense_view(v.data_ptr(), key_heads, T, d);
-  p.level_weights = scores.level_weights.data_ptr();
-  if (scores.positions.defined()) {
-    p.positions = scores.positions.data_ptr();
-    p.kinds = scores.positions.size(1);
-    p.places = scores.positions.size(2);
-  }
-  return head_matrices(H, T, [&](int64_t h, double* to) { return hsa_materialize(p, 0, h, to); });
+  return TreeRun(layer_scores(layer, input), tree).attention();
 }
 
 Json inspect_tree_layer(torch::nn::Module& layer, const std::vector<Tensor>& inputs,
@@ -89,6 +147,7 @@ Json inspect_tree_layer(torch::nn::Module& layer, const std::vector<Tensor>& inp
   const int64_t heads = layer_scores(layer, inputs[0]).heads();
   const std::vector<int64_t> branchings = {2, 4, 8, 16, 32};
   std::vector<std::vector<double>> mass(heads);
+  std::vector<double> energy;  // of the first sequence
   TreeSums own(heads);
   std::vector<TreeSums> others(branchings.size(), TreeSums(heads));
   double flat_cost = 0, tokens = 0;
@@ -106,7 +165,9 @@ Json inspect_tree_layer(torch::nn::Module& layer, const std::vector<Tensor>& inp
     options.level_weights = scores.level_weights;
     auto score_of = [&](const Tree& tree) { return hierarchy_score(scores.q, scores.k, {encode_tree(tree)}, options); };
     const Tensor own_score = score_of(*trees[n]), own_gap = kl_gap(lse, own_score)[0];
-    const std::vector<Matrix> attention = tree_attention_matrices(layer, inputs[n], *trees[n]);
+    const TreeRun run(scores, *trees[n]);
+    const std::vector<Matrix> attention = run.attention();
+    if (n == 0) energy = energy_residuals(run, attention);
     const std::vector<int> meeting = meeting_depths(*trees[n]);
     for (int64_t h = 0; h < heads; ++h) {
       own.gap[h] += own_gap[h].item<double>();
@@ -120,6 +181,9 @@ Json inspect_tree_layer(torch::nn::Module& layer, const std::vector<Tensor>& inp
       Tree balanced;
       TORCH_CHECK(balanced_tree(trees[n]->tokens(), branchings[b], Domain::kSet, &balanced).ok());
       others[b].cost += static_cast<double>(balanced.cost());
+      const CostBounds bounds = balanced_cost_bounds(balanced.tokens(), branchings[b]);
+      others[b].linear += bounds.linear;
+      others[b].with_logarithm += bounds.with_logarithm;
       const Tensor other_score = score_of(balanced), gaps = kl_gap(lse, other_score)[0];
       for (int64_t h = 0; h < heads; ++h) {
         others[b].gap[h] += gaps[h].item<double>();
@@ -134,12 +198,15 @@ Json inspect_tree_layer(torch::nn::Module& layer, const std::vector<Tensor>& inp
       alternatives.push_back({{"tree", "balanced " + std::to_string(branchings[b])},
                               {"hierarchy_score", others[b].score[h] / tokens},
                               {"kl_gap", others[b].gap[h] / tokens},
-                              {"cost", others[b].cost / flat_cost}});
+                              {"cost", others[b].cost / flat_cost},
+                              {"linear_bound", others[b].linear / flat_cost},
+                              {"logarithm_bound", others[b].with_logarithm / flat_cost}});
     }
     json.push_back({{"head", h},
                     {"mass_by_depth", mass[h]},
                     {"hierarchy_score", own.score[h] / tokens},
                     {"kl_gap", own.gap[h] / tokens},
+                    {"energy", energy[h]},
                     {"cost", own.cost / flat_cost},
                     {"alternatives", alternatives}});
   }

@@ -24,7 +24,8 @@ LayerScores layer_scores(torch::nn::Module& layer, const Tensor& input) {
     scores.k.push_back(dense(k));
   }
   scores.level_weights = dense(strata.level_weights());
-  if (const Tensor* bias = strata.named_parameters().find("sibling_bias")) scores.positions = dense(*bias);
+  const auto parameters = strata.named_parameters();  // outlives the pointer into it
+  if (const Tensor* bias = parameters.find("sibling_bias")) scores.positions = dense(*bias);
   return scores;
 }
 

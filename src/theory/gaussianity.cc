@@ -65,6 +65,7 @@ GaussianityResult gaussianity_of(const Matrix& X, int64_t components, int64_t qu
   result.skewness_p = boost::math::cdf(boost::math::complement(boost::math::chi_squared(p * (p + 1) * (p + 2) / 6),
                                                                std::max(0.0, result.skewness_statistic)));
   result.expected_kurtosis = p * (p + 2) * (n - 1) / (n + 1);
+  result.kurtosis_ratio = result.kurtosis / result.expected_kurtosis;
   const double variance =
       8 * p * (p + 2) * (n - 3) * (n - p - 1) * (n - p + 1) / ((n + 1) * (n + 1) * (n + 3) * (n + 5));
   result.kurtosis_z = (result.kurtosis - result.expected_kurtosis) / std::sqrt(variance);

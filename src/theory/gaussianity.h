@@ -14,9 +14,10 @@ struct GaussianityResult {
   double skewness = 0, kurtosis = 0;  // b1, b2
   double skewness_statistic = 0,
          skewness_p = 0;  // chi-squared with p (p + 1) (p + 2) / 6 degrees of freedom, small-sample form
-  double kurtosis_z = 0, kurtosis_p = 0;  // small-sample form, two-sided
-  double expected_kurtosis = 0;           // of Gaussian rows
-  double ceiling = 0;                     // the upper limit of b2: p (n - 1)
+  double kurtosis_z = 0, kurtosis_p = 0;  // small-sample form, two-sided; z grows with sqrt(n) at equal tails
+  double expected_kurtosis = 0;           // E b2 of Gaussian rows: p (p + 2) (n - 1) / (n + 1)
+  double kurtosis_ratio = 0;              // b2 / E b2, comparable between different n
+  double ceiling = 0;                     // the upper limit of b2 of any rows: p (n - 1)
   std::vector<double> quantiles;          // of the first component, standardised
   std::vector<double> normal_quantiles;   // of the normal distribution, at the same probabilities: a QQ plot
   std::string problem;                    // why the fields above are empty; empty if they are valid

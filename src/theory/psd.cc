@@ -50,4 +50,13 @@ PsdResult psd_of_projections(const Matrix& query, const Matrix& key) {
   return psd_of(R.leftCols(d) * R.rightCols(d).transpose());  // sym(R_q R_k^T) = R J R^T
 }
 
+// With an orthonormal basis Q of the rows of W_k, their kernel is what is orthogonal to Q: W_q - W_q Q Q^T.
+double queries_beyond_keys(const Matrix& query, const Matrix& key) {
+  const double all = query.norm();
+  if (all == 0) return 0;
+  const Eigen::ColPivHouseholderQR<Eigen::MatrixXd> qr(key.transpose());
+  const Eigen::MatrixXd Q = qr.householderQ() * Eigen::MatrixXd::Identity(key.cols(), qr.rank());
+  return (query - query * Q * Q.transpose()).norm() / all;
+}
+
 }  // namespace strata

@@ -18,4 +18,8 @@ PsdResult psd_of(const Matrix& M);
 // with the same non-zero eigenvalues is decomposed.
 PsdResult psd_of_projections(const Matrix& query, const Matrix& key);
 
+// |W_q on the kernel of W_k| / |W_q|, 0 to 1: the share of the queries that no linear map makes from the keys. If W_k
+// has full rank and sym(M) >= 0, it is 0.
+double queries_beyond_keys(const Matrix& query, const Matrix& key);
+
 }  // namespace strata

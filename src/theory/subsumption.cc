@@ -156,6 +156,7 @@ SubsumptionResult subsumption(int64_t tokens, int64_t taps, uint64_t seed) {
       if (i != j) result.largest_stray = std::max(result.largest_stray, static_cast<double>(attention[i * shown + j]));
     }
   }
+  result.strict = strict_subsumption(tokens, taps, seed);
   return result;
 }
 

@@ -1,5 +1,7 @@
 #include "theory/symmetry.h"
 
+#include <algorithm>
+
 namespace strata {
 namespace {
 
@@ -20,6 +22,41 @@ double upsampling_commutes(const Matrix& S, int level, Eigen::Index tokens) {
 double projection_commutes(const Matrix& X, const Matrix& M) {
   const Matrix S = X * M * X.transpose();
   return relative((antisymmetric_part(S) - X * antisymmetric_part(M) * X.transpose()).norm(), S.norm());
+}
+
+StackedFilter stacked_filter(const Matrix& weight, bool dense, int stride) {
+  const Eigen::Index channels = weight.cols(), taps = dense ? weight.rows() / channels : weight.rows();
+  StackedFilter filter{stride, Matrix::Zero(taps * channels, channels)};
+  for (Eigen::Index r = 0; r < taps; ++r) {
+    auto tap = filter.D.middleRows(r * channels, channels);
+    if (dense) {
+      tap = weight.middleRows(r * channels, channels).transpose();
+    } else {
+      tap.diagonal() = weight.row(r);
+    }
+  }
+  return filter;
+}
+
+Matrix stacked_taps(const Matrix& below, Eigen::Index taps, int stride) {
+  const Eigen::Index channels = below.cols(), rows = (below.rows() + stride - 1) / stride;
+  Matrix X = Matrix::Zero(rows, taps * channels);
+  for (Eigen::Index m = 0; m < rows; ++m) {
+    for (Eigen::Index r = 0; r < std::min(taps, stride * m + 1); ++r) {
+      X.row(m).segment(r * channels, channels) = below.row(stride * m - r);
+    }
+  }
+  return X;
+}
+
+double filters_commute(const Matrix& below, const Matrix& states, const StackedFilter& filter, const Matrix& M) {
+  const Matrix& D = filter.D;
+  const Matrix X = stacked_taps(below, D.rows() / D.cols(), filter.stride);
+  const Matrix S = states * M * states.transpose();
+  const Matrix whole = D * M * D.transpose(), directed = D * antisymmetric_part(M) * D.transpose();
+  return std::max({relative((states - X * D).norm(), states.norm()),
+                   relative((S - X * whole * X.transpose()).norm(), S.norm()),
+                   relative((antisymmetric_part(S) - X * directed * X.transpose()).norm(), S.norm())});
 }
 
 }  // namespace strata

@@ -41,18 +41,28 @@ def test_hkt(home):
         for level in head["symmetry"]:
             assert 0 <= level["directional_share"] <= 1
             assert max(level["orthogonality"], level["upsampling"], level["projection"]) < 1e-9
+            assert level["filters"] < 1e-5  # of states in float32
+        assert all(0.3 < level["beyond_keys"] <= 1 for level in head["psd"]["levels"])
         assert [step["levels"] for step in head["decay"]] == [1, 2, 3]
         assert all(step["worst"] <= 1 and step["kl"] <= step["bound"] + 1e-12 for step in head["decay"])
         assert head["decay"][0]["kl"] > 0 and head["decay"][2]["kl"] == pytest.approx(0, abs=1e-12)
         fine = head["gaussianity"]["scores"][0]
-        assert fine["tested"] > 0 and fine["kurtosis"] <= fine["ceiling"]
+        assert fine["tested"] > 0 and fine["kurtosis"] <= fine["ceiling"] and fine["expected_kurtosis"] < fine["ceiling"]
+        assert fine["kurtosis_ratio"] == pytest.approx(fine["kurtosis"] / fine["expected_kurtosis"], rel=0.2)  # of medians
     # Short expressions leave too few coarse rows; that is said, and the rest is computed.
     assert "too few" in heads[0]["gaussianity"]["scores"][2]["problem"]
+
+
+@pytest.mark.parametrize("options", [["--filters", "dense"], ["--input-filter"]], ids=" ".join)
+def test_filters_of_every_kind(home, options):
+    for head in layers(home, "--attention", "hkt", *options):
+        assert all(level["filters"] < 1e-5 for level in head["symmetry"])
 
 
 def test_psd_by_construction(home):
     for head in layers(home, "--attention", "hkt", "--psd"):
         assert head["psd"]["sufficient_condition"]
+        assert all(level["beyond_keys"] < 1e-5 for level in head["psd"]["levels"])
         assert head["psd"]["scores"]["negative_mass"] < 1e-9
 
 
@@ -65,7 +75,9 @@ def test_hsa(home):
     for head in layers(home, "--attention", "hsa"):
         assert sum(head["mass_by_depth"]) == pytest.approx(1)
         assert head["kl_gap"] > 0 and 0 < head["cost"] < 1
+        assert head["energy"] < 1e-9
         assert all(other["kl_gap"] > 0 for other in head["alternatives"])
+        assert all(other["cost"] <= min(other["linear_bound"], other["logarithm_bound"]) for other in head["alternatives"])
 
 
 def test_strata_on_trees(home):
@@ -73,7 +85,7 @@ def test_strata_on_trees(home):
     assert len(heads) == 4
     for head in heads:
         assert sum(head["mass_by_depth"]) == pytest.approx(1)
-        assert head["kl_gap"] >= -1e-9 and len(head["alternatives"]) == 5
+        assert head["kl_gap"] >= -1e-9 and len(head["alternatives"]) == 5 and head["energy"] < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -163,6 +175,7 @@ def test_tables_and_wrong_input(home):
     strata("train", *TINY, "--folder", "run", "--steps", 2)
     table = strata("inspect", "run", "--samples", 4)
     assert "level weights" in table and "sum to the KL" in table and "written to run/inspect.json" in table
+    assert "kurtosis / expected" in table and "with filters" in table and "a linear map of the keys" in table
     assert "expected a run's folder" in strata("inspect", code=2)
     assert "nowhere" in strata("inspect", "nowhere", code=4)
     assert "expected the name of a JSON file" in strata("inspect", "run", "--output", "page.html", code=2)
@@ -171,3 +184,6 @@ def test_tables_and_wrong_input(home):
 def test_subsumption():
     for case in json.loads(strata("inspect", "--subsumption", "--json")):
         assert max(case["one_level"], case["one_hot"], case["convolution"]) < 1e-5 and case["largest_stray"] == 0
+        assert case["flat_permuted"] < 1e-13 < 1e-2 < case["hkt_permuted"]
+        assert case["convolution_beyond"] == 0 and case["hkt_beyond"] > 1e-5
+    assert "Neither contains HKT" in strata("inspect", "--subsumption")

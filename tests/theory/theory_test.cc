@@ -10,23 +10,14 @@
 #include "theory/error.h"
 #include "theory/gaussianity.h"
 #include "theory/psd.h"
+#include "theory/random_matrix.h"
 #include "theory/subsumption.h"
 #include "theory/symmetry.h"
-#include "util/random.h"
 
 namespace strata {
 namespace {
 
-Matrix random_matrix(Eigen::Index rows, Eigen::Index columns, uint64_t seed) {
-  Random random(seed);
-  Matrix made(rows, columns);
-  for (Eigen::Index i = 0; i < made.size(); ++i) {
-    double sum = -6;
-    for (int k = 0; k < 12; ++k) sum += random.below(1U << 30) / static_cast<double>(1U << 30);
-    made.data()[i] = sum;
-  }
-  return made;
-}
+using test::random_matrix;
 
 LevelScores random_scores(Eigen::Index tokens, int levels, bool causal, uint64_t seed) {
   LevelScores scores;
@@ -236,6 +227,24 @@ TEST(Gaussianity, TellsNormalFromSkewed) {
   const GaussianityResult far = gaussianity_of(lonely, 16);
   EXPECT_NEAR(far.kurtosis / far.ceiling, 1, 0.1);
   EXPECT_LE(far.kurtosis, far.ceiling);
+}
+
+// At equal tails the ratio stays, and z grows with the root of the number of rows: only the ratio compares levels.
+TEST(Gaussianity, RatioDoesNotDependOnTheNumberOfRows) {
+  auto heavy = [](Eigen::Index rows) -> Matrix {  // normal rows, half of them three times as long
+    Matrix X = random_matrix(rows, 3, 57);
+    for (Eigen::Index i = 0; i < rows; i += 2) X.row(i) *= 3;
+    return X;
+  };
+  const GaussianityResult few = gaussianity_of(heavy(400), 16), many = gaussianity_of(heavy(6400), 16);
+  EXPECT_NEAR(few.kurtosis_ratio, 1.64, 0.15);  // of the mixture: 2 (1 + 3^4) / (1 + 3^2)^2
+  EXPECT_NEAR(many.kurtosis_ratio, few.kurtosis_ratio, 0.15);
+  EXPECT_NEAR(many.kurtosis_z / few.kurtosis_z, 4, 0.8);
+  for (const GaussianityResult& result : {few, many}) {
+    EXPECT_DOUBLE_EQ(result.kurtosis_ratio * result.expected_kurtosis, result.kurtosis);
+    EXPECT_LT(result.expected_kurtosis, 15);  // p (p + 2), far below the limit
+    EXPECT_GT(result.ceiling, 50 * result.expected_kurtosis);
+  }
 }
 
 TEST(Gaussianity, ScoreRowsInFewColumnsAreTheSame) {

@@ -58,6 +58,7 @@ function showHkt(heads) {
       ["symmetric and antisymmetric parts are orthogonal", worst(heads, head => levels(head, "orthogonality")), tiny],
       ["the split commutes with up-sampling", worst(heads, head => levels(head, "upsampling")), tiny],
       ["the split commutes with projections", worst(heads, head => levels(head, "projection")), tiny],
+      ["the split commutes with filters (float32)", worst(heads, head => levels(head, "filters")), tiny],
       ["the components sum to the KL divergence", worst(heads, head => [[...head.path, "error", "residual"]]), tiny],
       ["cutting levels stays below its bound (ratio)", worst(heads, steps), { digits: 3 }]];
     part.append(facts("Largest residual, or ratio", rows.map(([text, path, style]) => [text, path ? { path, style } : "–"])));
@@ -69,11 +70,11 @@ function showHkt(heads) {
     });
   }
   section("psd", "Positive semi-definite?", "A level's kernel is PSD when no eigenvalue of its symmetrised bilinear form is negative; the scores on real inputs are a weaker question.", part => {
-    part.append(table("Per level", [...placeColumns, { title: "level" }, { title: "holds" }, { title: "smallest eigenvalue" }, { title: "negative, %", help: "share of the eigenvalues" }, { title: "negative mass, %", help: "sum of the negative ones over the sum of all, in size" }, { title: "of the scores, %", help: "negative mass of the symmetrised score matrix, median over rows" }],
+    part.append(table("Per level", [...placeColumns, { title: "level" }, { title: "holds" }, { title: "smallest eigenvalue" }, { title: "negative, %", help: "share of the eigenvalues" }, { title: "negative mass, %", help: "sum of the negative ones over the sum of all, in size" }, { title: "W_Q beyond W_K, %", help: "share of the queries that no linear map makes from the keys; PSD needs none" }, { title: "of the scores, %", help: "negative mass of the symmetrised score matrix, median over rows" }],
       heads.flatMap(head => levelsOf(head).map(l => {
         const path = [...head.path, "psd", "levels", l];
         return [...place(head), label(l), at([...path, "holds"]) ? "yes" : "no", { path: [...path, "smallest"] }, { path: [...path, "negative_count"], style: percent },
-          { path: [...path, "negative_mass"], style: percent }, { path: [...head.path, "psd", "scores", "negative_mass"], style: percent }];
+          { path: [...path, "negative_mass"], style: percent }, { path: [...path, "beyond_keys"], style: percent }, { path: [...head.path, "psd", "scores", "negative_mass"], style: percent }];
       }))));
     perHead(part, (area, head) => {
       const spectrum = path => (at(path) ?? []).map((_, i) => ({ x: i, path: [...path, i] }));
@@ -104,8 +105,8 @@ function showHkt(heads) {
       });
     });
   }
-  section("gaussianity", "Are the scores Gaussian?", "Mardia's tests of the rows of each level's scores, sequence by sequence; medians. P-values are nominal, as rows of one sequence depend on each other.", part => {
-    const terms = [["tested", "rows tested", whole], ["components", "components", whole], ["skewness", "skewness"], ["kurtosis", "kurtosis"], ["expected_kurtosis", "of a Gaussian"], ["ceiling", "ceiling", { digits: 0 }], ["kurtosis_z", "z", { digits: 2 }], ["rejected", "rejected at 5%, %", percent]];
+  section("gaussianity", "Are the scores Gaussian?", "Mardia's tests of the rows of each level's scores, sequence by sequence; medians. Compare levels by b2 over its expected value: z grows with the number of rows. P-values are nominal, as rows of one sequence depend on each other.", part => {
+    const terms = [["tested", "rows tested", whole], ["components", "components", whole], ["skewness", "skewness"], ["kurtosis", "kurtosis b2"], ["expected_kurtosis", "expected b2 of Gaussian rows"], ["kurtosis_ratio", "b2 / expected"], ["ceiling", "upper limit of b2", { digits: 0 }], ["kurtosis_z", "z", { digits: 2 }], ["rejected", "rejected at 5%, %", percent]];
     part.append(table("Per level", [...placeColumns, { title: "level" }, ...terms.map(([, title]) => ({ title })), { title: "left out" }],
       heads.flatMap(head => levelsOf(head).map(l => {
         const path = [...head.path, "gaussianity", "scores", l];
@@ -137,6 +138,11 @@ function showTree(heads) {
     part.append(table("The tree in use and balanced ones", [...placeColumns, ...columns], heads.flatMap(head => [
       [...place(head), "in use", ...cells(head.path)],
       ...list([...head.path, "alternatives"]).map((other, i) => [...place(head), other.tree, ...cells([...head.path, "alternatives", i])])])));
+    const energy = worst(heads, head => [[...head.path, "energy"]]);
+    part.append(facts("Largest residual", [["f(root) is the scores and the entropy of the attention, nats per token", energy ? { path: energy, style: tiny } : "–"]]));
+    const bounds = [["cost", "cost"], ["linear_bound", "bound by families, b (b T / (b − 1) + H)"], ["logarithm_bound", "bound by heights, b² T H"]];
+    part.append(table("Two ways to count the cost of balanced trees", [{ title: "tree" }, ...bounds.map(([, title]) => ({ title }))],
+      list([...heads[0].path, "alternatives"]).map((other, i) => [other.tree, ...bounds.map(([key]) => ({ path: [...heads[0].path, "alternatives", i, key] }))])));
     const controls = el("div", { class: "controls" });
     part.append(controls);
     const renew = renewable(part, (area, head) => {

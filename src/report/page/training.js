@@ -50,8 +50,9 @@ function showTracking() {
       const draw = (title, y, keys) => lineChart(grid, { title, note: head.name, x: "epoch", y, series: levels(tests, head).flatMap(level => keys.map((key, dash) => ({
         label: `level ${level}${dash ? ", " + key.replace("_", " ") : ""}`, colour: level, dash, points: tests.map(({ line, i }) => ({ x: line.epoch, path: [...base, i, "layers", head.l, head.h, level, key] })) })))
         .filter(one => one.points.some(point => typeof at(point.path) === "number")) });
-      draw("Kurtosis, and that of a Gaussian", "b2", ["kurtosis", "expected_kurtosis"]);
-      draw("Kurtosis in standard deviations from a Gaussian's", "z", ["kurtosis_z"]);
+      draw("Kurtosis, and the expected one of Gaussian rows", "b2", ["kurtosis", "expected_kurtosis"]);
+      draw("Kurtosis over the expected one", "b2 / expected", ["kurtosis_ratio"]);
+      draw("Kurtosis in standard deviations from the expected one", "z", ["kurtosis_z"]);
       draw("Skewness", "b1", ["skewness"]);
     }));
   }
