@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check bench build-times core asan asan-torch fuzz fuzz-long build-fuzz faults faults-short tsan cuda sanitize-cuda test-torch2 api install format lint pictures clean
+.PHONY: help setup build demo test check bench build-times core asan asan-torch fuzz fuzz-long build-fuzz faults faults-short tsan cuda sanitize-cuda starters test-torch2 api install format lint pictures clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -75,6 +75,12 @@ faults-short: build ## A selection of `make faults`, a few minutes
 faults: build ## Make every system call on files, and large allocations, fail once; kill the command a hundred times
 	@tools/setup.sh test
 	@/usr/bin/python3 tests/faults/faults.py build/release/bin/strata --long --json build/faults.json
+
+starters: ## Train by mpirun, srun, GNU parallel and on two hosts of a network, which is cut; installs Slurm and Open MPI
+	@tools/setup.sh test starters
+	@$(call configure,release,-DSTRATA_BUILD_TESTS=ON)
+	@cmake --build --preset release -j $(JOBS) --target strata_command
+	@ctest --preset release -R '^command_starters$$' --verbose
 
 tsan: ## Test the core under the thread sanitizer (clang)
 	@tools/setup.sh test clang

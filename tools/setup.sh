@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # setup.sh [GROUP ..]: installs Debian packages. Without a group, those of the build and `make demo`; `python` adds torch for
-# Python; `test`, `clang` and `lint` add the packages of those targets. Returns at once when all are installed.
+# Python; `test`, `starters`, `clang` and `lint` add the packages of those targets. Returns at once when all are installed.
 set -euo pipefail
 
 packages=(
@@ -20,9 +20,10 @@ for group in "$@"; do
       optional+=(chromium chromium-driver python3-selenium fish zsh)
       optional+=(strace)  # checks the shim of the fault tests; without it that check is skipped
       ;;
+    starters) packages+=(openmpi-bin slurm-wlm munge parallel iproute2) ;;
     lint) packages+=(clang-format clang-tidy python3 python3-venv shellcheck) ;;
     clang) packages+=(clang libclang-rt-14-dev libomp-dev) ;;  # libFuzzer, and sanitizers with OpenMP
-    *) echo "setup: unknown group $group; expected python, test, clang or lint" >&2; exit 2 ;;
+    *) echo "setup: unknown group $group; expected python, test, starters, clang or lint" >&2; exit 2 ;;
   esac
 done
 

@@ -18,6 +18,7 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr Milliseconds kPoll(20);
+constexpr Milliseconds kSlack(1000);  // what waits for `timeout` itself ends before this has passed as well
 
 std::string first_line(const std::exception& error) {
   const std::string words = error.what();
@@ -35,10 +36,10 @@ bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address.rfind("127.", 0) == 0;
 }
 
-c10::intrusive_ptr<c10d::Store> meet(const Placement& place, StoreAddress& address, Milliseconds timeout) {
+c10::intrusive_ptr<c10d::Store> meet(const Placement& place, const StoreAddress& address, Milliseconds timeout) {
   const bool serve = place.is_writer() && !place.hosted;
   try {
-    const auto store = open_store(address, serve, timeout);
+    const auto store = ask(timeout + kSlack, [=] { return open_store(address, serve, timeout); });
     return c10::make_intrusive<c10d::PrefixStore>(address.prefix, store);
   } catch (const std::exception& error) {
     const std::string words = error.what();
@@ -92,6 +93,7 @@ c10::intrusive_ptr<CollectiveBackend> make_backend([[maybe_unused]] const c10::i
 }  // namespace
 
 struct Group::State {
+  StoreAddress address;
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<CollectiveBackend> backend;
   std::unique_ptr<PeerWatch> watch;
@@ -116,10 +118,10 @@ Group::Group(const Placement& place, torch::DeviceType device, double timeout)
     : place_(place), timeout_(timeout), state_(std::make_unique<State>()) {
   setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", 0);
   state_->timeout = Milliseconds(static_cast<int64_t>(1000 * timeout));
-  StoreAddress address = {place.address, place.port, fmt::format("strata/{}", place.restarts)};
-  state_->store = meet(place, address, state_->timeout);
+  state_->address = {place.address, place.port, fmt::format("strata/{}", place.restarts)};
+  state_->store = meet(place, state_->address, state_->timeout);
   try {
-    connect(address, device);
+    connect(device);
   } catch (const Error& error) {
     const Error told = stop(error);
     (void)state_.release();
@@ -127,13 +129,15 @@ Group::Group(const Placement& place, torch::DeviceType device, double timeout)
   }
 }
 
-void Group::connect(const StoreAddress& address, torch::DeviceType device) {
-  const Placement& place = place_;
+void Group::connect(torch::DeviceType device) {
   guarded([&] {
-    state_->watch = std::make_unique<PeerWatch>(address, place.rank, place.size, who());
-    put_text(*state_->store, fmt::format("joined/{}", place.rank), "yes");
-    for (int64_t r = 0; r < place.size; ++r) wait_for(fmt::format("joined/{}", r));
-    state_->backend = make_backend(state_->store, place, device, state_->timeout);
+    state_->watch = std::make_unique<PeerWatch>(state_->address, rank(), who());
+    put(fmt::format("joined/{}", rank()), "yes");
+    for (int64_t r = 0; r < size(); ++r) wait_for(fmt::format("joined/{}", r));
+    state_->backend =
+        ask(state_->timeout + kSlack, [store = state_->store, place = place_, device, timeout = state_->timeout] {
+          return make_backend(store, place, device, timeout);
+        });
   });
 }
 
@@ -141,7 +145,8 @@ void Group::connect(const StoreAddress& address, torch::DeviceType device) {
 Group::~Group() { (void)state_.release(); }
 
 Error Group::lost(const std::string& reason) {
-  const std::string text = state_->watch->explain(fmt::format("the processes lost each other ({})", reason));
+  const std::string text =
+      explain_loss(state_->address, rank(), size(), fmt::format("the processes lost each other ({})", reason));
   state_->store_is_lost = text.empty();
   if (!text.empty()) return {ExitCode::kFailure, text};
   const std::string host = place_.hosted ? "the starter of the processes" : "rank 0";
@@ -150,25 +155,34 @@ Error Group::lost(const std::string& reason) {
                       host, place_.address, place_.port)};
 }
 
+void Group::put(const std::string& key, const std::string& text) {
+  ask(state_->timeout, [store = state_->store, key, text] { put_text(*store, key, text); });
+}
+
 void Group::wait_for(const std::string& key) {
   const auto end = Clock::now() + state_->timeout;
-  while (!state_->store->check({key})) {
-    const std::string failure = peek_text(*state_->store, kFailureKey);
-    if (!failure.empty()) throw Error(ExitCode::kFailure, failure);
-    if (Clock::now() > end) throw lost(fmt::format("nothing came under the key {} within {} seconds", key, timeout_));
-    std::this_thread::sleep_for(kPoll);
-  }
+  const std::string failure = ask(state_->timeout + kSlack, [store = state_->store, key, end]() -> std::string {
+    for (; !store->check({key}); std::this_thread::sleep_for(kPoll)) {
+      const std::string said = peek_text(*store, kFailureKey);
+      if (!said.empty()) return said;
+      if (Clock::now() > end) throw std::runtime_error(fmt::format("nothing came under the key {} in time", key));
+    }
+    return "";
+  });
+  if (!failure.empty()) throw Error(ExitCode::kFailure, failure);
+}
+
+std::string Group::take(const std::string& key) {
+  wait_for(key);
+  return ask(state_->timeout, [store = state_->store, key] { return get_text(*store, key); });
 }
 
 std::string Group::tell(const std::string& text) {
   const std::string key = fmt::format("text/{}", state_->texts++);
   return guarded([&] {
-    if (is_writer()) {
-      put_text(*state_->store, key, text);
-      return text;
-    }
-    wait_for(key);
-    return get_text(*state_->store, key);
+    if (!is_writer()) return take(key);
+    put(key, text);
+    return text;
   });
 }
 
@@ -191,12 +205,9 @@ std::string difference_of(const Json& facts, const Json& others, int64_t rank) {
 void Group::compare(const Json& facts) {
   std::string difference;
   guarded([&] {
-    put_text(*state_->store, fmt::format("facts/{}", rank()), facts.dump());
-    for (int64_t r = 1; is_writer() && r < size() && difference.empty(); ++r) {
-      const std::string key = fmt::format("facts/{}", r);
-      wait_for(key);
-      difference = difference_of(facts, Json::parse(get_text(*state_->store, key)), r);
-    }
+    put(fmt::format("facts/{}", rank()), facts.dump());
+    for (int64_t r = 1; is_writer() && r < size() && difference.empty(); ++r)
+      difference = difference_of(facts, Json::parse(take(fmt::format("facts/{}", r))), r);
   });
   difference = tell(difference);
   if (!difference.empty()) throw usage_error("{}; start all with the same command, data and version", difference);
@@ -234,17 +245,19 @@ void Group::receive(const Tensor& tensor, int64_t from) {
   });
 }
 
+// Rank 0 stays until all have left, where the store is its own.
 void Group::leave() {
   guarded([&] {
-    c10d::Store& store = *state_->store;
-    for (const char* round : {"left", "gone"}) {
-      store.add(round, 1);
-      const bool waits = std::string(round) == "left" || (is_writer() && !place_.hosted);
-      for (const auto end = Clock::now() + state_->timeout; waits && store.add(round, 0) < size();) {
-        if (Clock::now() > end) throw lost("not all ranks came to the end");
-        std::this_thread::sleep_for(kPoll);
+    const bool serves = is_writer() && !place_.hosted;
+    const auto end = Clock::now() + state_->timeout;
+    ask(state_->timeout + kSlack, [store = state_->store, serves, size = size(), end] {
+      for (const char* round : {"left", "gone"}) {
+        store->add(round, 1);
+        const bool waits = serves || std::string(round) == "left";
+        for (; waits && store->add(round, 0) < size; std::this_thread::sleep_for(kPoll))
+          if (Clock::now() > end) throw std::runtime_error("not all ranks came to the end");
       }
-    }
+    });
   });
   state_.reset(nullptr);
 }
@@ -257,7 +270,8 @@ Error Group::stop(const Error& error) noexcept {
   try {
     const bool about_others = message.rfind("rank ", 0) == 0 || message.rfind("the ranks ", 0) == 0;
     const std::string text = about_others || size() == 1 ? message : fmt::format("rank {}: {}", rank(), message);
-    return {error.code(), say_failure(*state_->store, text) ? text : ""};
+    const bool is_first = ask(kExplainTime, [store = state_->store, text] { return say_failure(*store, text); });
+    return {error.code(), is_first ? text : ""};
   } catch (const std::exception&) {
     return error;  // the store is gone
   }

@@ -14,8 +14,6 @@
 
 namespace strata {
 
-struct StoreAddress;  // torch/compat_c10d.h
-
 // Every function that waits for others stops after `timeout` seconds, and at once when another rank ends: it then
 // throws an Error that names the rank. A group that has thrown is of no further use.
 class Group {
@@ -53,7 +51,10 @@ class Group {
 
  private:
   struct State;
-  void connect(const StoreAddress& address, torch::DeviceType device);
+  void connect(torch::DeviceType device);
+  // ---- texts of the store
+  void put(const std::string& key, const std::string& text);
+  std::string take(const std::string& key);  // waits for it
   void wait_for(const std::string& key);
   Error lost(const std::string& reason);
   template <class Work>

@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdio>
-#include <future>
-#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "util/sha256.h"
@@ -15,6 +16,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr Milliseconds kBeat(1000), kPoll(50);
 constexpr Milliseconds kSilence(2500);  // without a beat: this rank does not answer
+constexpr Milliseconds kFarewell(2000);
+
+c10::intrusive_ptr<c10d::Store> open_prefixed(const StoreAddress& address, Milliseconds timeout) {
+  return c10::make_intrusive<c10d::PrefixStore>(address.prefix, open_store(address, false, timeout));
+}
 
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
@@ -84,52 +90,62 @@ bool say_failure(c10d::Store& store, const std::string& text) {
   return store.add("said/" + sha256_of(without_rank(text)), 1) == 1;
 }
 
-PeerWatch::PeerWatch(StoreAddress address, int64_t rank, int64_t size, const std::string& who)
-    : address_(std::move(address)), rank_(rank), size_(size) {
-  constexpr Milliseconds kConnect(30000);
+struct PeerWatch::Pulse {
+  void run() {
+    try {
+      for (int64_t number = 0;; ++number) {
+        put_text(*store, fmt::format("beat/{}", rank), fmt::format("{} {}", number, collectives.load()));
+        std::unique_lock lock(mutex);
+        if (changed.wait_for(lock, kBeat, [&] { return stop; })) return;
+      }
+    } catch (const std::exception&) {
+      // The store is gone. The next collective fails, and says so.
+    }
+  }
+
   // A connection of its own: that of the group may be busy with a key that never comes.
-  store_ = c10::make_intrusive<c10d::PrefixStore>(address_.prefix, open_store(address_, false, kConnect));
-  put_text(*store_, fmt::format("who/{}", rank), who);
-  thread_ = std::thread([this] { beat(); });
+  c10::intrusive_ptr<c10d::Store> store;
+  int64_t rank = 0;
+  std::atomic<int64_t> collectives = 0;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool stop = false;
+};
+
+PeerWatch::PeerWatch(const StoreAddress& address, int64_t rank, const std::string& who)
+    : pulse_(std::make_shared<Pulse>()) {
+  constexpr Milliseconds kConnect(30000);
+  pulse_->rank = rank;
+  pulse_->store = ask(kConnect, [=] {
+    const auto store = open_prefixed(address, kConnect);
+    put_text(*store, fmt::format("who/{}", rank), who);
+    return store;
+  });
+  std::packaged_task<void()> beat([pulse = pulse_] { pulse->run(); });
+  ended_ = beat.get_future();
+  std::thread(std::move(beat)).detach();
 }
 
 PeerWatch::~PeerWatch() {
   {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
+    const std::lock_guard lock(pulse_->mutex);
+    pulse_->stop = true;
   }
-  changed_.notify_all();
-  thread_.join();
+  pulse_->changed.notify_all();
+  ended_.wait_for(kFarewell);
 }
 
-void PeerWatch::beat() {
+void PeerWatch::count_collective() { ++pulse_->collectives; }
+
+std::string explain_loss(const StoreAddress& address, int64_t rank, int64_t size, const std::string& otherwise) {
   try {
-    for (int64_t number = 0;; ++number) {
-      put_text(*store_, fmt::format("beat/{}", rank_), fmt::format("{} {}", number, collectives_.load()));
-      std::unique_lock lock(mutex_);
-      if (changed_.wait_for(lock, kBeat, [&] { return stop_; })) return;
-    }
+    return ask(kExplainTime, [=] {
+      const auto store = open_prefixed(address, Milliseconds(3000));
+      return put_first_text(*store, kFailureKey, find_missing(*store, rank, size, otherwise));
+    });
   } catch (const std::exception&) {
-    // The store is gone. The next collective fails, and says so.
+    return "";
   }
-}
-
-std::string PeerWatch::explain(const std::string& otherwise) const {
-  // In a thread that may be left behind: a store whose process was stopped never answers.
-  auto promise = std::make_shared<std::promise<std::string>>();
-  std::future<std::string> answer = promise->get_future();
-  std::thread([promise, otherwise, address = address_, rank = rank_, size = size_] {
-    try {
-      const auto store =
-          c10::make_intrusive<c10d::PrefixStore>(address.prefix, open_store(address, false, Milliseconds(3000)));
-      const std::string text = find_missing(*store, rank, size, otherwise);
-      promise->set_value(put_first_text(*store, kFailureKey, text));
-    } catch (const std::exception&) {
-      promise->set_value("");
-    }
-  }).detach();
-  const bool in_time = answer.wait_for(std::chrono::duration<double>(kSeconds)) == std::future_status::ready;
-  return in_time ? answer.get() : "";
 }
 
 }  // namespace strata

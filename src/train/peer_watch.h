@@ -2,15 +2,26 @@
 // When a collective fails, the others read who stopped doing so. c10d's own errors name no rank.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
-#include <mutex>
+#include <future>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
 #include "torch/compat_c10d.h"
 
 namespace strata {
+
+// What a call of a store returns or throws. A store whose process was stopped never answers, so the call is made in a
+// thread of its own, which is left behind after `patience`: this function throws then. The call owns all that it uses.
+template <class Call>
+auto ask(Milliseconds patience, Call call) -> decltype(call()) {
+  auto task = std::make_shared<std::packaged_task<decltype(call())()>>(std::move(call));
+  auto answer = task->get_future();
+  std::thread([task] { (*task)(); }).detach();
+  if (answer.wait_for(patience) != std::future_status::ready) throw std::runtime_error("the store does not answer");
+  return answer.get();
+}
 
 // ---- texts in a store
 void put_text(c10d::Store& store, const std::string& key, const std::string& text);
@@ -28,29 +39,22 @@ bool say_failure(c10d::Store& store, const std::string& text);
 class PeerWatch {
  public:
   // Begins to tell that this rank lives. who: "node3, process 1234"
-  PeerWatch(StoreAddress address, int64_t rank, int64_t size, const std::string& who);
+  PeerWatch(const StoreAddress& address, int64_t rank, const std::string& who);
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
 
-  void count_collective() { ++collectives_; }
-  // Why a collective failed: the text of a rank that said why it stops, or one that names the rank that does not
-  // answer; `otherwise`, if no rank is found; "" if the store does not answer. Takes up to kSeconds, and leaves the
-  // text in the store.
-  std::string explain(const std::string& otherwise) const;
-  static constexpr double kSeconds = 8;
+  void count_collective();
 
  private:
-  void beat();
-
-  const StoreAddress address_;
-  const int64_t rank_, size_;
-  c10::intrusive_ptr<c10d::Store> store_;
-  std::atomic<int64_t> collectives_ = 0;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stop_ = false;
-  std::thread thread_;
+  struct Pulse;  // outlives this object where the store does not answer
+  std::shared_ptr<Pulse> pulse_;
+  std::future<void> ended_;
 };
+
+// Why a collective failed: the text of a rank that said why it stops, or one that names the rank that does not answer;
+// `otherwise`, if no rank is found; "" if the store does not answer. Leaves the text in the store.
+inline constexpr Milliseconds kExplainTime(8000);  // takes no longer
+std::string explain_loss(const StoreAddress& address, int64_t rank, int64_t size, const std::string& otherwise);
 
 }  // namespace strata

@@ -13,13 +13,10 @@ import time
 
 import pytest
 
+from processes import LONG, SMALL, begin, lines_of, wait_for_steps
 from support import STRATA, home, metrics, same_run, strata, tensors  # noqa: F401 (home is a fixture)
 
-# 202 rows in batches of 16: the last one of an epoch has 10 rows, which 3 and 4 processes share unevenly.
-SMALL = ["--train-rows", "202", "--valid-rows", "48", "--test-rows", "48", "--model-size", "8", "--heads", "2", "--layers", "1",
-         "--batch", "16", "--threads", "1", "--log-every", "1", "--quiet"]
 EXACT = [*SMALL, "--precision", "float64"]
-LONG = [*SMALL, "--epochs", "4000", "--save-seconds", "0", "--eval-every", "1000000"]  # until something stops it
 
 
 def numbers(path):
@@ -69,22 +66,6 @@ def ranks_below(parent):
         if above == parent and rank:
             found[int(rank[1])] = int(pid)
     return found
-
-
-def begin(*args, command=(), **kwargs):
-    return subprocess.Popen([*command, STRATA, "train", *map(str, args)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                            **kwargs)
-
-
-def wait_for_steps(folder, count, running):
-    path = folder / "metrics.jsonl"
-    while not path.exists() or len(path.read_text().splitlines()) < count:
-        assert running.poll() is None, running.communicate()
-        time.sleep(0.02)
-
-
-def lines_of(text):
-    return [line for line in text.splitlines() if line.startswith("strata: ")]
 
 
 def test_two_hundred_steps_follow_one_process(home):
@@ -180,6 +161,32 @@ def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+def accepts(port):
+    with socket.socket() as visitor:
+        return visitor.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize("when", ["before the other comes", "in training"])
+def test_a_stopped_host_of_the_store_is_named(home, when):
+    """Rank 0 hosts the store where no starter does. Its kernel still takes connections when the process is stopped."""
+    port = free_port()
+    args = [*LONG, "--folder", "run", "--timeout", 3]
+    host = begin(*args, env=variables(0, 2, port))
+    while not accepts(port):
+        assert host.poll() is None, host.communicate()
+        time.sleep(0.02)
+    if when == "before the other comes":
+        host.send_signal(signal.SIGSTOP)
+    other = begin(*args, env=variables(1, 2, port))
+    if when == "in training":
+        wait_for_steps(home / "run", 5, other)
+        host.send_signal(signal.SIGSTOP)
+    out, err = other.communicate(timeout=40)  # the timeout, 8 seconds to find the rank, the start of a process
+    host.kill()
+    host.communicate()
+    assert other.returncode in (1, 2) and len(lines_of(err)) == 1 and "rank 0" in err, err
 
 
 @pytest.mark.parametrize("topic, other, more", [

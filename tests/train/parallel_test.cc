@@ -1,5 +1,9 @@
 // The parts of training by several processes that need one only: buckets, dropout by rows, parts of batches, facts.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
 
 #include "data/loader.h"
 #include "model/row_dropout.h"
@@ -133,6 +137,34 @@ TEST(Group, NamesTheDifference) {
   other = facts;
   other["versions"]["torch"] = "2";
   EXPECT_NE(difference_of(facts, other, 3).find("versions: rank 3 has more of it"), std::string::npos);
+}
+
+// Rank 0 hosts the store and is stopped when the run ends: the other must not wait for it without end.
+TEST(Group, LeavesAHostThatWasStopped) {
+  Placement place;
+  place.size = 2;
+  place.port = 20000 + getpid() % 20000;
+  const pid_t host = fork();
+  if (host == 0) {
+    const Group group(place, torch::kCPU, 30);
+    raise(SIGSTOP);
+    _exit(0);
+  }
+  place.rank = 1;
+  std::string said;
+  try {
+    Group group(place, torch::kCPU, 3);
+    int status = 0;
+    ASSERT_EQ(waitpid(host, &status, WUNTRACED), host);
+    ASSERT_TRUE(WIFSTOPPED(status));
+    group.leave();
+  } catch (const Error& error) {
+    said = error.what();
+  }
+  kill(host, SIGKILL);
+  waitpid(host, nullptr, 0);
+  if (said.find("need Gloo") != std::string::npos) GTEST_SKIP() << said;
+  EXPECT_NE(said.find("rank 0, which hosts the store at 127.0.0.1"), std::string::npos) << said;
 }
 
 }  // namespace
