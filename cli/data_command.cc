@@ -27,6 +27,7 @@ struct DataState {  // of one of the four commands
 // ------------------------------------------------------------------------------------------------- list
 
 std::string cached_state(const Task& task) {
+  if (std::string(task.name) == "recall") return "generated";
   if (task.goal == Goal::kNextToken || std::string(task.name) == "table") return "your own files";
   if (find_cache_folder().empty()) return "no cache";
   const fs::path folder = cache_folder() / task.name;

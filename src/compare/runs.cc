@@ -21,7 +21,10 @@
 
 namespace strata {
 
-bool predicts_bytes(const std::string& task) { return find_task(task).goal == Goal::kNextToken; }
+bool predicts_bytes(const std::string& task) {
+  const Task& found = find_task(task);
+  return found.goal == Goal::kNextToken && !found.scored_by_accuracy;
+}
 std::string measure_of(const std::string& task) {
   return predicts_bytes(task) ? "test bits per byte" : "test accuracy, %";
 }

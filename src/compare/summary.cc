@@ -11,6 +11,23 @@ namespace {
 // JSON has no NaN.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
+// p_holm of every pair that was tested: corrected for the number of these.
+void add_corrected(Json& pairs) {
+  std::vector<double> p;
+  for (const Json& pair : pairs) {
+    if (pair["p"].is_number()) p.push_back(pair["p"]);
+  }
+  const std::vector<double> corrected = holm(p);
+  size_t at = 0;
+  for (Json& pair : pairs) pair["p_holm"] = pair["p"].is_number() ? Json(corrected[at++]) : Json();
+}
+
+// p, and corrected where there are several pairs. Files of earlier versions have no corrected one.
+std::string p_texts(const Json& pair, size_t pairs) {
+  const std::string text = "p = " + p_text(pair.at("p"));
+  return pairs > 1 && pair.contains("p_holm") ? fmt::format("{}, Holm {}", text, p_text(pair["p_holm"])) : text;
+}
+
 }  // namespace
 
 Json summarize(const std::vector<AttentionSummary>& attentions, const std::string& measure, bool lower_is_better) {
@@ -44,6 +61,7 @@ Json summarize(const std::vector<AttentionSummary>& attentions, const std::strin
                                   {"high", test.valid ? number(test.high) : Json()}});
     }
   }
+  add_corrected(results["pairs"]);
   return results;
 }
 
@@ -61,10 +79,11 @@ std::vector<std::string> verdicts(const Json& results) {
       lines.push_back(gap + " (too few seeds to test)");
       continue;
     }
-    const bool sure = pair.at("p").get<double>() < 0.05;
+    const bool sure = pair.value("p_holm", pair.at("p").get<double>()) < 0.05;
     double low = pair.at("low"), high = pair.at("high");
     if (sure && difference < 0) std::tie(low, high) = std::pair(-high, -low);  // "beats by" is without a sign
-    const std::string facts = fmt::format("p = {}, 95% interval {:+.2f} .. {:+.2f}", p_text(pair.at("p")), low, high);
+    const std::string facts =
+        fmt::format("{}, 95% interval {:+.2f} .. {:+.2f}", p_texts(pair, results.at("pairs").size()), low, high);
     lines.push_back(
         sure ? fmt::format("{} ({})", gap, facts)
              : fmt::format("no significant difference between {} and {}: {:+.2f} ({})", to, from, difference, facts));

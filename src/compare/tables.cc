@@ -47,13 +47,13 @@ Table attention_table(const Json& results) {
 }
 
 Table pair_table(const Json& results) {
-  Table table{{"pair", "difference", "95% interval", "t", "p"}, {}};
+  Table table{{"pair", "difference", "95% interval", "t", "p", "p, Holm"}, {}};
   for (const Json& pair : results.at("pairs")) {
     table.rows.push_back(
         {fmt::format("{} - {}", pair.at("to").get<std::string>(), pair.at("from").get<std::string>()),
          or_dash(pair.at("difference"), "{:+.2f}"),
          fmt::format("{} .. {}", or_dash(pair.at("low"), "{:+.2f}"), or_dash(pair.at("high"), "{:+.2f}")),
-         or_dash(pair.at("t"), "{:.2f}"), p_text(pair.at("p"))});
+         or_dash(pair.at("t"), "{:.2f}"), p_text(pair.at("p")), p_text(pair.value("p_holm", Json()))});
   }
   return table;
 }

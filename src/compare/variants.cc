@@ -24,7 +24,7 @@ namespace {
 bool may_differ(const Option& option) {
   static const std::set<std::string> groups = {kLevelOptions, kTreeOptions, "Training"};
   // What an attention may need otherwise, and what makes a block modern.
-  static const std::set<std::string> model = {"heads", "dropout", "positions", "block", "key_heads", "ffn"};
+  static const std::set<std::string> model = {"heads", "dropout", "positions", "window", "block", "key_heads", "ffn"};
   return (groups.count(option.group) > 0 && option.name != "seed") || model.count(option.name) > 0;
 }
 

@@ -6,13 +6,6 @@
 #include "util/error.h"
 
 namespace strata {
-namespace {
-
-constexpr int64_t kTrainRows = 20000, kHeldOutRows = 2000;
-
-int64_t rows_or(int64_t rows, int64_t otherwise) { return rows > 0 ? rows : otherwise; }
-
-}  // namespace
 
 fs::path listops_folder(const DataConfig& c) {
   const int64_t length = c.length > 0 ? c.length : find_task("listops").length;

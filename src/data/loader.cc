@@ -4,6 +4,15 @@
 
 namespace strata {
 
+namespace {
+
+// The targets of a row of a language model.
+int64_t count_answers(const Dataset& data, int64_t length) {
+  return data.answers > 0 ? std::min(data.answers, length) : length;
+}
+
+}  // namespace
+
 Batch make_batch(const Dataset& data, const LoaderOptions& options, int64_t index) {
   const int64_t begin = index * options.batch, count = std::min(options.batch, data.size() - begin);
   const int64_t first = begin + count * options.part / options.parts;
@@ -20,7 +29,8 @@ Batch make_batch(const Dataset& data, const LoaderOptions& options, int64_t inde
     if (options.augment.jitter > 0) rows.back() = images[r] = jitter_image(rows.back(), options.augment, row);
     // The last token of a window is a target only, never an input.
     batch.lengths.push_back(static_cast<int64_t>(rows.back().size()) - (next_token ? 1 : 0));
-    if (!next_token) batch.targets.push_back(data.rows[row].label);
+    batch.labels.push_back(data.rows[row].label);
+    if (!next_token) batch.targets.push_back(batch.labels.back());
     batch.width = std::max(batch.width, batch.lengths.back());
     batch.real_tokens += batch.lengths.back();
   }
@@ -30,7 +40,10 @@ Batch make_batch(const Dataset& data, const LoaderOptions& options, int64_t inde
     const int64_t length = batch.lengths[r];
     int64_t* tokens = batch.tokens.data() + r * batch.width;
     std::copy_n(rows[r].begin(), length, tokens);
-    if (next_token) std::copy_n(rows[r].begin() + 1, length, batch.targets.begin() + r * batch.width);
+    if (next_token) {
+      const int64_t first = length - count_answers(data, length);
+      std::copy_n(rows[r].begin() + 1 + first, length - first, batch.targets.begin() + r * batch.width + first);
+    }
     if (options.trees != nullptr) {
       batch.trees.push_back(options.trees->tree(rows[r].first(static_cast<size_t>(length))));
       const std::vector<int64_t> order = options.trees->order(length);
@@ -41,7 +54,7 @@ Batch make_batch(const Dataset& data, const LoaderOptions& options, int64_t inde
   for (int64_t place = begin; place < begin + count; ++place) {
     const auto tokens = static_cast<int64_t>(data.row(number(place - first)).size()) - (next_token ? 1 : 0);
     batch.all_real_tokens += tokens;
-    batch.all_targets += next_token ? tokens : 1;
+    batch.all_targets += next_token ? count_answers(data, tokens) : 1;
   }
   return batch;
 }

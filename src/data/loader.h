@@ -20,6 +20,7 @@ struct Batch {
   std::vector<int64_t> tokens;   // rows x width, padded with 0
   std::vector<int64_t> lengths;  // real tokens of each row
   std::vector<int64_t> targets;  // a class per row, or the next token of each token (-1 where there is none)
+  std::vector<int32_t> labels;   // of the rows, also where they are no targets
   std::vector<std::shared_ptr<const Tree>> trees;  // one per row, if trees were requested
   int64_t real_tokens = 0;
   // Of the whole batch, of which these rows may be a part.

@@ -31,10 +31,11 @@ void declare(OptionTable& table, DataConfig& c) {
   table.add("data", &c.data, {.help = "File or folder with the data; the task's own place in the cache if empty"});
   table.add("length", &c.length, {.help = "Tokens per row at most; 0: the task's default", .min = 0, .max = 1 << 20});
   table.add("train_rows", &c.train_rows,
-            {.help = "Training rows; 0: all (listops: 20000)", .min = 0, .max = kMostCount});
+            {.help = "Training rows; 0: all (listops, recall: 20000)", .min = 0, .max = kMostCount});
   table.add("valid_rows", &c.valid_rows,
-            {.help = "Validation rows; 0: all (listops: 2000)", .min = 0, .max = kMostCount});
-  table.add("test_rows", &c.test_rows, {.help = "Test rows; 0: all (listops: 2000)", .min = 0, .max = kMostCount});
+            {.help = "Validation rows; 0: all (listops, recall: 2000)", .min = 0, .max = kMostCount});
+  table.add("test_rows", &c.test_rows,
+            {.help = "Test rows; 0: all (listops, recall: 2000)", .min = 0, .max = kMostCount});
   table.add("valid_share", &c.valid_share,
             {.help = "Share of the training rows kept for validation where the data has no such split",
              .min = 0,
@@ -45,6 +46,7 @@ void declare(OptionTable& table, DataConfig& c) {
   table.add("max_depth", &c.max_depth, {.help = "Deepest nesting", .min = 1, .max = 100, .task = "listops"});
   table.add("max_args", &c.max_args,
             {.help = "Most arguments of an operator", .min = 2, .max = 100, .task = "listops"});
+  table.add("pairs", &c.pairs, {.help = "Keys with a digit in a row", .min = 1, .max = 26, .task = "recall"});
   table.add("label_column", &c.label_column,
             {.help = "Column of the label: a name, or a number from 1", .task = "table"});
   table.add("text_column", &c.text_column, {.help = "Column of the text: a name, or a number from 1", .task = "table"});
@@ -63,6 +65,8 @@ const std::vector<Task>& tasks() {
       {"cifar10", "grey images pixel by pixel: ten classes", "strata data get cifar10, or --data FOLDER",
        Goal::kClassify, 1024, "quadtree", load_cifar10},
       {"text", "the next byte of any text", "--data FILE", Goal::kNextToken, 256, "balanced", load_text},
+      {"recall", "the digit that followed a key earlier in the text", "made when it is read", Goal::kNextToken, 256,
+       "balanced", load_recall, /*scored_by_accuracy=*/true},
       {"table", "your own texts with labels: CSV, TSV or JSON lines", "--data FILE", Goal::kClassify, 256, "text",
        load_table},
   };
@@ -113,6 +117,7 @@ Dataset take_rows(Dataset& from, int64_t count, uint64_t seed) {
   std::vector<bool> chosen(from.size(), false);
   for (int64_t i = 0; i < std::min(count, from.size()); ++i) chosen[order[i]] = true;
   Dataset taken;
+  taken.answers = from.answers;
   std::vector<Dataset::Row> kept;
   for (int64_t i = 0; i < from.size(); ++i) {
     if (chosen[i]) {
@@ -149,6 +154,7 @@ void cut_valid_split(TaskData& data, const DataConfig& config) {
 // All rows become test rows.
 void join_splits(TaskData& data) {
   Dataset all;
+  all.answers = data.test.answers;
   for (const Dataset* split : {&data.train, &data.valid, &data.test}) {
     const auto offset = static_cast<int64_t>(all.tokens.size());
     all.tokens.insert(all.tokens.end(), split->tokens.begin(), split->tokens.end());

@@ -18,6 +18,7 @@ struct Task {
   int64_t length;    // tokens per row, unless --length says otherwise
   const char* tree;  // what HSA's tree is made from: see data/trees.h
   TaskData (*load)(const DataConfig& config);
+  bool scored_by_accuracy = false;  // a language model whose answers count, not its bits
 };
 
 const std::vector<Task>& tasks();
@@ -55,6 +56,7 @@ TaskData load_listops(const DataConfig& config);
 TaskData load_imdb(const DataConfig& config);
 TaskData load_cifar10(const DataConfig& config);
 TaskData load_text(const DataConfig& config);
+TaskData load_recall(const DataConfig& config);
 TaskData load_table(const DataConfig& config);
 
 }  // namespace strata

@@ -1,5 +1,6 @@
 #include "model/attention.h"
 
+#include <algorithm>
 #include <map>
 
 #include "base/stream_nodes.h"
@@ -40,6 +41,28 @@ int64_t rotary_size(const ModelConfig& c) {
   return c.positions == "rotary" && c.heads > 0 ? c.model_size / c.heads / 2 * 2 : 0;
 }
 
+// Of --level-weights, for a module of this many levels; none: learned.
+std::vector<double> fixed_weights(const ModelConfig& c, int64_t levels) {
+  if (c.level_weights == "learned" || levels == 1) return {};
+  const auto count = static_cast<size_t>(levels);
+  if (c.level_weights == "uniform") return std::vector<double>(count, 1.0 / static_cast<double>(levels));
+  const auto only = static_cast<size_t>(c.level_weights.back() - '0');  // level-2
+  TORCH_CHECK_VALUE(only < count, "level_weights: expected a level below ", levels, ", because --levels is ", levels,
+                    ", got ", c.level_weights);
+  std::vector<double> weights(count, 0.0);
+  weights[only] = 1.0;
+  return weights;
+}
+
+// A token sees this many on each side; -1: all.
+int64_t window_of(const ModelConfig& c) { return c.window == 0 ? -1 : c.window; }
+
+void refuse_window(const ModelConfig& c) {
+  TORCH_CHECK_VALUE(c.window == 0, "window: expected 0 for ", c.attention,
+                    ", whose tree says who attends to whom, got ", c.window,
+                    "; use --attention flat or hkt, or --near of strata without a tree");
+}
+
 HktAttentionOptions pyramid_options(const ModelConfig& c, int64_t levels) {
   TORCH_CHECK_VALUE(
       !c.psd || c.positions != "rotary",
@@ -51,6 +74,7 @@ HktAttentionOptions pyramid_options(const ModelConfig& c, int64_t levels) {
       .taps(c.taps)
       .dense_filters(c.filters == "dense")
       .input_filter(c.input_filter)
+      .fixed_level_weights(fixed_weights(c, levels))
       .per_level_projections(c.projections == "per-level" && levels > 1)
       .rotary(rotary_size(c));
 }
@@ -61,7 +85,11 @@ torch::TensorOptions parameters_like(const torch::nn::Module& module) {
 }
 
 AttentionModule make_hkt(const ModelConfig& c, const ModelShape& shape, int64_t levels) {
-  HktAttention module(pyramid_options(c, levels).psd(c.psd).causal(shape.next_token));
+  HktAttention module(pyramid_options(c, levels)
+                          .psd(c.psd)
+                          .causal(shape.next_token)
+                          .window_left(window_of(c))
+                          .window_right(shape.next_token ? -1 : window_of(c)));
   return {
       module.ptr(),
       [module](const torch::Tensor& x, const ModelInput& input) mutable { return module->forward(x, input.lengths); },
@@ -81,6 +109,7 @@ torch::Tensor real_tokens(const torch::Tensor& x, const torch::Tensor& lengths) 
 }
 
 AttentionModule make_strata(const ModelConfig& c, const ModelShape& shape) {
+  refuse_window(c);
   TORCH_CHECK_VALUE(c.sibling_positions == "bias" || c.sibling_positions == "none",
                     "sibling_positions: expected bias or none for strata, got ", c.sibling_positions);
   TORCH_CHECK_VALUE(!c.psd, "psd: expected false for strata, because a tree ties the scores; use --attention hkt");
@@ -122,6 +151,7 @@ double stream_ratio(const ModelConfig& c, const ModelShape& shape, int64_t level
 }
 
 AttentionModule make_hsa(const ModelConfig& c, const ModelShape& shape) {
+  refuse_window(c);
   HsaAttentionOptions options(c.model_size, c.heads);
   TORCH_CHECK_VALUE(shape.next_token || c.tree != "none",
                     "tree: expected a tree for hsa, got none; choose one, or --attention strata, which needs none");
@@ -139,18 +169,29 @@ AttentionModule make_hsa(const ModelConfig& c, const ModelShape& shape) {
           }};
 }
 
-double hkt_ratio(int64_t tokens, int64_t levels) {
-  return static_cast<double>(hkt_cost(tokens, static_cast<int>(levels))) / static_cast<double>(hkt_cost(tokens, 1));
+// The pairs of tokens that a window leaves, over all pairs.
+double window_ratio(const ModelConfig& c, const ModelShape& shape) {
+  const int64_t T = shape.length, w = std::min(c.window, T - 1);
+  if (c.window == 0 || T <= 1) return 1.0;
+  // Of T rows, w see fewer than w tokens before them: 0 .. w - 1.
+  const auto before = static_cast<double>(T * w - w * (w + 1) / 2), tokens = static_cast<double>(T);
+  return shape.next_token ? (before + tokens) / (tokens * (tokens + 1) / 2) : (2 * before + tokens) / (tokens * tokens);
+}
+
+double hkt_ratio(const ModelConfig& c, const ModelShape& shape, int64_t levels) {
+  const auto levels_ratio = static_cast<double>(hkt_cost(shape.length, static_cast<int>(levels))) /
+                            static_cast<double>(hkt_cost(shape.length, 1));
+  return levels_ratio * window_ratio(c, shape);
 }
 
 std::map<std::string, AttentionKind>& kinds() {
   static std::map<std::string, AttentionKind> all = {
       {"flat",
        {[](const auto& config, const auto& shape) { return make_hkt(config, shape, 1); },
-        [](const auto&, const auto&) { return 1.0; }}},
+        [](const auto& config, const auto& shape) { return hkt_ratio(config, shape, 1); }}},
       {"hkt",
        {[](const auto& config, const auto& shape) { return make_hkt(config, shape, config.levels); },
-        [](const auto& config, const auto& shape) { return hkt_ratio(shape.length, config.levels); }}},
+        [](const auto& config, const auto& shape) { return hkt_ratio(config, shape, config.levels); }}},
       {"hsa",
        {make_hsa, [](const auto& config, const auto& shape) { return stream_ratio(config, shape, 1, 1); },
         /*trees=*/true}},

@@ -28,6 +28,12 @@ void check_options(const HktAttentionOptions& o) {
   TORCH_CHECK(!o.psd() || o.key_heads() == 0 || o.key_heads() == o.heads(),
               "psd: expected key_heads = heads = ", o.heads(),
               ", because the keys are made from the queries; got key_heads = ", o.key_heads());
+  const std::vector<double>& fixed = o.fixed_level_weights();
+  double sum = 0;
+  for (const double weight : fixed) sum += weight >= 0 ? weight : std::nan("");
+  TORCH_CHECK_VALUE(fixed.empty() || (static_cast<int64_t>(fixed.size()) == o.levels() && std::abs(sum - 1) < 1e-6),
+                    "fixed_level_weights: expected ", o.levels(),
+                    " weights, one per level, none below 0, with the sum 1, got ", fixed);
   TORCH_CHECK_VALUE(o.attention_dropout() >= 0 && o.attention_dropout() < 1,
                     "attention_dropout: expected a probability from 0 to less than 1, got ", o.attention_dropout());
   const int64_t head_size = o.model_size() / o.heads();
@@ -84,7 +90,17 @@ void HktAttentionImpl::reset() {
   for (int64_t l = options.input_filter() ? 0 : 1; l < options.levels(); ++l) {
     filters_[l] = register_parameter("filter_" + std::to_string(l), initial_filter(/*identity=*/l == 0));
   }
-  level_logits_ = register_parameter("level_logits", torch::zeros({options.heads(), options.levels()}));
+  level_logits_ = register_parameter("level_logits", initial_logits(), options.fixed_level_weights().empty());
+}
+
+// (H, levels), whose softmax is uniform, or what is fixed. exp(kNever) is 0 in every type.
+Tensor HktAttentionImpl::initial_logits() const {
+  constexpr double kNever = -1e4;
+  const Tensor logits = torch::zeros({options.heads(), options.levels()});
+  const std::vector<double>& fixed = options.fixed_level_weights();
+  for (size_t l = 0; l < fixed.size(); ++l)
+    logits.select(1, static_cast<int64_t>(l)).fill_(fixed[l] > 0 ? std::log(fixed[l]) : kNever);
+  return logits;
 }
 
 // The mean of the taps (or, in front of everything, the newest token) plus a little noise.

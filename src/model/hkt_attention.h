@@ -22,7 +22,9 @@ struct HktAttentionOptions {
   TORCH_ARG(bool, dense_filters) = false;          // full matrices instead of one weight per channel
   TORCH_ARG(bool, input_filter) = false;           // a stride-1 causal filter in front of everything, values included
   TORCH_ARG(bool, per_level_projections) = false;  // one W_Q, W_K pair per level instead of one for all
-  TORCH_ARG(bool, psd) = false;                    // k = q (I + Omega)^T: the symmetrised kernel is PSD by construction
+  // The convex weights of the levels, for all heads, if training must not change them; none: they are learned.
+  TORCH_ARG(std::vector<double>, fixed_level_weights) = {};
+  TORCH_ARG(bool, psd) = false;  // k = q (I + Omega)^T: the symmetrised kernel is PSD by construction
   TORCH_ARG(bool, projection_bias) = false;
   TORCH_ARG(bool, causal) = false;
 
@@ -132,6 +134,7 @@ class STRATA_API HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl
 
  private:
   torch::Tensor initial_filter(bool identity) const;
+  torch::Tensor initial_logits() const;
   // project_all where the module is of the usual form; no queries otherwise (hkt_project.h).
   Projected project_levels_at_once(const torch::Tensor& x, const c10::optional<torch::Tensor>& lengths) const;
   // The tokens at which rows of a level stand, all rows of states (.., n, channels) unless `rows` are given; undefined

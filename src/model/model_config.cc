@@ -33,6 +33,11 @@ void declare(OptionTable& table, ModelConfig& c) {
             {.help = "Position embeddings added to the tokens; rotary: queries and keys are rotated instead; auto: "
                      "learned, or rotary in modern blocks",
              .choices = {"auto", "learned", "sinusoidal", "rotary", "none"}});
+  table.add("window", &c.window,
+            {.help = "Flat attention and HKT: tokens that a token sees on each side of it, before it only in language "
+                     "models; 0: all",
+             .min = 0,
+             .max = 1 << 20});
   table.add("pooling", &c.pooling, {.help = "What the classifier reads", .choices = {"mean", "first"}});
   table.add("dropout", &c.dropout,
             {.help = "Dropout after embedding, attention and feed-forward", .min = 0, .max = 0.99});
@@ -44,6 +49,9 @@ void declare(OptionTable& table, ModelConfig& c) {
   table.add("projections", &c.projections,
             {.help = "One pair of query and key projections for all levels, or one per level",
              .choices = {"shared", "per-level"}});
+  table.add("level_weights", &c.level_weights,
+            {.help = "Weights of the levels: learned per head, or fixed: all the same, or one level alone",
+             .choices = {"learned", "uniform", "level-0", "level-1", "level-2", "level-3", "level-4"}});
   table.add("input_filter", &c.input_filter,
             {.help = "A stride-1 causal filter before the projections, also with flat attention"});
   table.add("psd", &c.psd, {.help = "Keys made from queries, so that the symmetrised kernel is PSD"});

@@ -12,10 +12,12 @@ struct ModelConfig {
   std::string attention = "hkt", block = "classic";
   int64_t layers = 2, model_size = 64, heads = 4, key_heads = 0, ffn = 4;  // key_heads: 0 is as many as heads
   std::string positions = "auto", pooling = "mean";
+  int64_t window = 0;  // of flat attention and HKT; 0: all tokens
   double dropout = 0.1;
   // HKT
   int64_t levels = 3, taps = 3;
   std::string filters = "depthwise", projections = "shared";
+  std::string level_weights = "learned";
   bool input_filter = false, psd = false;
   // HSA
   std::string tree = "task";

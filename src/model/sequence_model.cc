@@ -67,7 +67,7 @@ SequenceModelImpl::Part SequenceModelImpl::make_ffn(const std::string& prefix) {
 
 int64_t SequenceModelImpl::parameter_count() const {
   int64_t count = 0;
-  for (const Tensor& parameter : parameters()) count += parameter.numel();
+  for (const Tensor& parameter : parameters()) count += parameter.requires_grad() ? parameter.numel() : 0;
   return count;
 }
 

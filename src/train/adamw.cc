@@ -10,8 +10,10 @@ namespace strata {
 using torch::Tensor;
 
 AdamW::AdamW(const torch::nn::Module& model, double weight_decay) {
-  for (const auto& item : model.named_parameters())
+  for (const auto& item : model.named_parameters()) {
+    if (!item.value().requires_grad()) continue;  // fixed
     slots_.push_back({item.key(), item.value(), item.value().dim() >= 2 ? weight_decay : 0.0, 0, {}, {}, {}, false});
+  }
 }
 
 void AdamW::zero_grad() {

@@ -126,7 +126,13 @@ Tensor gathered(const Tensor& table, Group* group, torch::Device device) {
 
 }  // namespace
 
-Json Evaluation::to_json() const { return {{"loss", loss}, {"accuracy", accuracy}, {"rows", rows}}; }
+Json Evaluation::to_json() const {
+  Json json = {{"loss", loss}, {"accuracy", accuracy}, {"rows", rows}};
+  for (const EvaluationPart& part : parts)
+    json["parts"].push_back(
+        {{"name", part.name}, {"loss", part.loss}, {"accuracy", part.accuracy}, {"targets", part.targets}});
+  return json;
+}
 
 Evaluation evaluate(SequenceModel& model, const ModelCard& card, const Dataset& data, const EvaluateOptions& options) {
   torch::NoGradGuard no_grad;
@@ -148,6 +154,8 @@ Evaluation evaluate(SequenceModel& model, const ModelCard& card, const Dataset& 
   // the batches, so it does not depend on the number of processes.
   const Tensor sums =
       torch::zeros({Loader::batches(data, options.batch), 3}, torch::TensorOptions(torch::kDouble).device(device));
+  const bool wants_parts = options.answers && order.goal == Goal::kNextToken;
+  EvaluationParts parts(data, options.labels, wants_parts ? Loader::batches(data, options.batch) : 0);
   const Tensor answers = torch::zeros({wants_answers ? data.size() : 0, kAnswerColumns}, torch::kDouble);
   Batch batch;
   for (; loader.next(batch); index += order.every) {
@@ -156,6 +164,7 @@ Evaluation evaluate(SequenceModel& model, const ModelCard& card, const Dataset& 
     const Loss loss = loss_of(outputs, batch, 0.0);
     if (wants_answers) answers.narrow(0, batch.first_row, batch.rows).copy_(answers_of(outputs, batch));
     if (loss.counted == 0) continue;  // its mean is no number
+    if (wants_parts) parts.add(index, outputs, batch);
     const Tensor row = sums[index];
     row[0].copy_(loss.mean.to(torch::kDouble) * loss.counted);
     row[1].copy_(loss.correct);
@@ -175,6 +184,10 @@ Evaluation evaluate(SequenceModel& model, const ModelCard& card, const Dataset& 
   result.loss /= counted;
   result.accuracy /= counted;
   if (wants_answers) result.answers = read_answers(gathered(answers, options.group, device));
+  if (wants_parts) {
+    parts.sums() = gathered(parts.sums(), options.group, device);
+    result.parts = parts.result();
+  }
   result.rows = data.size();
   return result;
 }

@@ -8,6 +8,7 @@
 #include "model/model_file.h"
 #include "model/sequence_model.h"
 #include "train/answers.h"
+#include "train/evaluation_parts.h"
 
 namespace strata {
 
@@ -36,15 +37,17 @@ struct Evaluation {
   double loss = 0;      // nats per row, or per token of a language model
   double accuracy = 0;  // share of rows, or of tokens
   int64_t rows = 0;
-  std::vector<Answer> answers;  // one per row of a classifier, if requested
-  Json to_json() const;         // without the answers
+  std::vector<Answer> answers;        // one per row of a classifier, if requested
+  std::vector<EvaluationPart> parts;  // of a language model, if requested
+  Json to_json() const;               // without the answers
 };
 
 struct EvaluateOptions {
   int64_t batch = 128;
   bool bf16 = false;
-  bool answers = false;
-  Group* group = nullptr;  // shares the batches; every process gets the result of one
+  bool answers = false;                  // of a classifier, and parts of a language model
+  Group* group = nullptr;                // shares the batches; every process gets the result of one
+  std::vector<std::string> labels = {};  // the names of parts, where rows have labels
 };
 Evaluation evaluate(SequenceModel& model, const ModelCard& card, const Dataset& data, const EvaluateOptions& options);
 

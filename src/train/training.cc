@@ -136,6 +136,7 @@ Json Training::finish() const {
   SequenceModel best = best_model();
   EvaluateOptions options = evaluate_options();
   options.answers = true;
+  options.labels = data_.labels;
   const Evaluation test = evaluate(best, card_, data_.test, options);
   Json tested = test.to_json();
   if (!test.answers.empty()) tested.update(describe_answers(test.answers, data_, data_.test));

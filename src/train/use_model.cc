@@ -61,7 +61,7 @@ Json evaluate_model(const EvaluateRequest& given) {
   LoadedModel loaded = load_model(request.model, request.check_digest);
   auto [config, data, files] =
       load_model_data(request.model, request.data, loaded.card, request.allow_changed_data, request.split == "all");
-  if (data.labels != loaded.card.labels) {
+  if (data.goal == Goal::kClassify && data.labels != loaded.card.labels) {
     throw data_error("expected data with the labels of the model, {1}; got {0}", shown_list(data.labels),
                      shown_list(loaded.card.labels));
   }
@@ -77,7 +77,7 @@ Json evaluate_model(const EvaluateRequest& given) {
   declare(own, copy);
   Json record = start_record("eval", model_options(request.model, own, config), "cpu", std::move(files));
   const Clock clock(0);
-  const Evaluation result = evaluate(loaded.model, loaded.card, split, {.batch = request.batch, .answers = true});
+  const Evaluation result = evaluate(loaded.model, loaded.card, split, {.batch = request.batch, .answers = true, .labels = data.labels});
   Json json = {{"model", request.model}, {"task", data.task}, {"split", request.split}};
   json.update(result.to_json());
   if (!result.answers.empty()) json.update(describe_answers(result.answers, data, split));

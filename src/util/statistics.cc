@@ -52,4 +52,17 @@ PairedTest paired_t_test(const std::vector<double>& a, const std::vector<double>
   return test;
 }
 
+std::vector<double> holm(const std::vector<double>& p) {
+  std::vector<size_t> order(p.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return p[a] < p[b]; });
+  std::vector<double> corrected(p.size());
+  double largest = 0;
+  for (size_t k = 0; k < order.size(); ++k) {
+    largest = std::max(largest, static_cast<double>(p.size() - k) * p[order[k]]);
+    corrected[order[k]] = std::min(1.0, largest);
+  }
+  return corrected;
+}
+
 }  // namespace strata

@@ -1,4 +1,4 @@
-// Means, deviations and the paired t-test.
+// Means, deviations, the paired t-test, and p-values of many tests.
 #pragma once
 
 #include <vector>
@@ -16,5 +16,9 @@ struct PairedTest {
   bool valid = false;  // false below two pairs, or if all differences are equal
 };
 PairedTest paired_t_test(const std::vector<double>& a, const std::vector<double>& b);
+
+// Holm's correction of the p-values of m tests: with probability 0.95 no true hypothesis is rejected at 0.05. The k-th
+// smallest, counted from 0, becomes the largest of (m - j) p_j for j = 0 .. k, at most 1. In the order given.
+std::vector<double> holm(const std::vector<double>& p);
 
 }  // namespace strata

@@ -54,7 +54,8 @@ TEST(Compare, SummaryTablesAndVerdictsAgree) {
   EXPECT_NEAR(results["pairs"][0]["p"].get<double>(), kScipy[0].p, 1e-12);
   const std::string table = to_markdown(results);
   EXPECT_NE(table.find("| hkt | 46.73 ± 0.90 | 51.00 | 110 | 1.3125x | 1.20x |"), std::string::npos) << table;
-  EXPECT_NE(table.find("| hkt - flat | +9.30 | +4.64 .. +13.96 | 8.59 | 0.0133 |"), std::string::npos) << table;
+  EXPECT_NE(table.find("| hkt - flat | +9.30 | +4.64 .. +13.96 | 8.59 | 0.0133 | 0.0133 |"), std::string::npos)
+      << table;
   EXPECT_EQ(verdicts(results).at(0), "hkt beats flat by 9.30 (p = 0.0133, 95% interval +4.64 .. +13.96)");
   EXPECT_NE(to_csv(results).find("hkt,3,45.7,52,110,1.3125,12"), std::string::npos) << to_csv(results);
   Json later = results;  // seeds are numbered from --seed on
@@ -77,6 +78,30 @@ TEST(Compare, TablesForATerminal) {
   EXPECT_EQ(seed_table(results).rows.size(), 6);
   const Json single = summarize({{"a", {2.0}, 1, 1, 1}}, "m", false);
   EXPECT_EQ(attention_table(single).rows[0][1], "2.00 ± -") << "one seed has no deviation";
+}
+
+// Several pairs: a difference counts if its corrected p is small.
+TEST(Compare, ManyPairsAreCorrected) {
+  const std::vector<double> base = {10, 11, 12}, better = {12.0, 13.1, 13.9}, much = {20.3, 21.1, 21.9};
+  const Json results =
+      summarize({{"a", base, 1, 1, 1}, {"b", better, 1, 1, 1}, {"c", much, 1, 1, 1}, {"d", {10, 11.3, 11.9}, 1, 1, 1}},
+                "m", false);
+  std::vector<double> p, corrected;
+  for (const Json& pair : results["pairs"]) {
+    p.push_back(pair["p"]);
+    corrected.push_back(pair["p_holm"]);
+  }
+  EXPECT_EQ(p.size(), 6U);
+  EXPECT_EQ(corrected, holm(p));
+  for (size_t i = 0; i < p.size(); ++i) {
+    const std::string text = verdicts(results)[i];
+    EXPECT_EQ(text.find("no significant difference") == std::string::npos, corrected[i] < 0.05) << text;
+    EXPECT_NE(text.find(", Holm "), std::string::npos) << text;
+  }
+  Json earlier = results;  // files of earlier versions
+  for (Json& pair : earlier["pairs"]) pair.erase("p_holm");
+  EXPECT_EQ(verdicts(earlier)[0].find("Holm"), std::string::npos);
+  EXPECT_NE(to_markdown(earlier).find("| - |"), std::string::npos);
 }
 
 TEST(Compare, VerdictsOfDoubtAndOfSingleSeeds) {

@@ -23,6 +23,17 @@ TEST(Statistics, PairedTestAgreesWithScipy) {
   }
 }
 
+// statsmodels.stats.multitest.multipletests(p, method="holm")
+TEST(Statistics, HolmAgreesWithStatsmodels) {
+  const std::vector<double> p = {0.01, 0.04, 0.03, 0.005, 0.6}, expected = {0.04, 0.09, 0.09, 0.025, 0.6};
+  const std::vector<double> corrected = holm(p);
+  ASSERT_EQ(corrected.size(), p.size());
+  for (size_t i = 0; i < p.size(); ++i) EXPECT_NEAR(corrected[i], expected[i], 1e-15);
+  EXPECT_EQ(holm({0.5, 0.7}), (std::vector<double>{1.0, 1.0}));  // never above 1
+  EXPECT_EQ(holm({0.02}), std::vector<double>{0.02});
+  EXPECT_TRUE(holm({}).empty());
+}
+
 TEST(Statistics, SaysWhenThereIsNothingToTest) {
   EXPECT_FALSE(paired_t_test({1}, {2}).valid);
   EXPECT_EQ(paired_t_test({1}, {2}).difference, 1);

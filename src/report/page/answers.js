@@ -1,7 +1,8 @@
-// What a classifier answered: scores per class, the confusion matrix, the worst errors. And the report of `strata eval`.
+// What a model answered: scores per class, the confusion matrix, the worst errors; of a language model the parts of its
+// evaluation. And the report of `strata eval`.
 "use strict";
 
-// base: the path of {classes, confusion, worst}
+// base: the path of {classes, confusion, worst, parts}
 function showAnswers(base) {
   const classes = list([...base, "classes"]), worst = list([...base, "worst"]);
   if (classes.length > 0) {
@@ -25,6 +26,18 @@ function showAnswers(base) {
   }
 }
 
+// Of a language model: places in the context, or distances of the answer.
+function showParts(base) {
+  const parts = list([...base, "parts"]);
+  if (parts.length === 0) return;
+  section("parts", "By place", "A language model by how many tokens it has read before; of the task recall, by how far back the answer stands.", part => {
+    const path = (i, key) => [...base, "parts", i, key];
+    part.append(table("Scores by place", [{ title: "tokens before" }, { title: "targets" }, { title: "loss, nats" }, { title: "accuracy, %" }],
+      parts.map((one, i) => [written(one.name), { path: path(i, "targets"), style: whole }, { path: path(i, "loss") }, { path: path(i, "accuracy"), style: percent }])));
+    barChart(part, { title: "Loss by place", labels: parts.map(one => written(one.name)), y: "loss, nats", series: [{ label: "loss", paths: parts.map((_, i) => path(i, "loss")) }] });
+  });
+}
+
 function showEval() {
   section("result", "Result", "", part => {
     const entry = (title, key, style) => [title, { path: ["eval", key], style }];
@@ -33,5 +46,6 @@ function showEval() {
       entry("accuracy, %", "accuracy", percent), entry("loss, nats", "loss"), ...bits, entry("rows", "rows", whole), entry("time, s", "seconds", { digits: 1 })]));
   });
   showAnswers(["eval"]);
+  showParts(["eval"]);
   showOptions(["eval", "record", "options"]);
 }

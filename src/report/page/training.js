@@ -78,6 +78,7 @@ function showTrain() {
         entry("training time, s", ["train_seconds"], { digits: 1 }), entry("a step, ms", ["step_milliseconds"], { digits: 1 })]));
     });
     showAnswers(["result", "test"]);
+    showParts(["result", "test"]);
   }
   showCurves([{ label: "this run", base: ["metrics"] }]);
   if (list(["metrics"]).length > 0) showTracking();
