@@ -15,7 +15,7 @@
 
 namespace strata {
 
-enum class Domain : uint8_t { kSet, kSequence, kGrid, kGraph };
+enum class Domain : uint8_t { kSet, kSequence, kGrid };
 STRATA_API const char* domain_name(Domain domain);
 
 struct Span {  // [begin, end)

@@ -58,7 +58,6 @@ class Tree:
     "grid"      those of table w: the children are the rows of a grid of width w, one after the other. Tree.quadtree and
                 the images of documents are grids, and tree.with_domain("grid", width) makes them; the other builders
                 do not, because a grid needs a width
-    "graph"     none, as for a set; the name is kept, and printed
     """
 
     encoded: Tensor
@@ -297,7 +296,7 @@ class Tree:
         return type(self)(torch.ops.strata.tree_with_ends(self.encoded, *ends))
 
     def with_domain(self, domain: str, width: int = 0) -> Tree:
-        """This tree with another domain in every family: "set", "sequence", "grid" or "graph". width: of grids, at least 1
+        """This tree with another domain in every family: "set", "sequence" or "grid". width: of grids, at least 1
         and at most the children of the smallest family; 0 for the other domains."""
         return type(self)(
             torch.ops.strata.tree_with_domain(self.encoded, string("domain", domain), integer("width", width))

@@ -17,8 +17,6 @@ const char* domain_name(Domain domain) {
       return "sequence";
     case Domain::kGrid:
       return "grid";
-    case Domain::kGraph:
-      return "graph";
   }
   return "unknown";
 }
@@ -96,7 +94,7 @@ Status Tree::make(int64_t tokens, std::vector<int32_t> child_begin, std::vector<
     const bool grid = domains[f] == Domain::kGrid;
     made.domain_.push_back(static_cast<uint8_t>(domains[f]));
     made.width_.push_back(grid ? widths[f] : 0);
-    made.kind_.push_back(grid ? widths[f] : domains[f] == Domain::kSequence ? 0 : domains[f] == Domain::kSet ? -1 : -2);
+    made.kind_.push_back(grid ? widths[f] : domains[f] == Domain::kSequence ? 0 : -1);
   }
   *tree = std::move(made);
   return {};

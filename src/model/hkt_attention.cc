@@ -47,6 +47,16 @@ void check_options(const HktAttentionOptions& o) {
               o.rotary());
 }
 
+// (H, levels), whose softmax is uniform, or what is fixed. exp(kNever) is 0 in every type.
+Tensor initial_logits(const HktAttentionOptions& options) {
+  constexpr double kNever = -1e4;
+  const Tensor logits = torch::zeros({options.heads(), options.levels()});
+  const std::vector<double>& fixed = options.fixed_level_weights();
+  for (size_t l = 0; l < fixed.size(); ++l)
+    logits.select(1, static_cast<int64_t>(l)).fill_(fixed[l] > 0 ? std::log(fixed[l]) : kNever);
+  return logits;
+}
+
 }  // namespace
 
 HktAttentionImpl::HktAttentionImpl(const HktAttentionOptions& options_) : options(options_) {
@@ -90,17 +100,7 @@ void HktAttentionImpl::reset() {
   for (int64_t l = options.input_filter() ? 0 : 1; l < options.levels(); ++l) {
     filters_[l] = register_parameter("filter_" + std::to_string(l), initial_filter(/*identity=*/l == 0));
   }
-  level_logits_ = register_parameter("level_logits", initial_logits(), options.fixed_level_weights().empty());
-}
-
-// (H, levels), whose softmax is uniform, or what is fixed. exp(kNever) is 0 in every type.
-Tensor HktAttentionImpl::initial_logits() const {
-  constexpr double kNever = -1e4;
-  const Tensor logits = torch::zeros({options.heads(), options.levels()});
-  const std::vector<double>& fixed = options.fixed_level_weights();
-  for (size_t l = 0; l < fixed.size(); ++l)
-    logits.select(1, static_cast<int64_t>(l)).fill_(fixed[l] > 0 ? std::log(fixed[l]) : kNever);
-  return logits;
+  level_logits_ = register_parameter("level_logits", initial_logits(options), options.fixed_level_weights().empty());
 }
 
 // The mean of the taps (or, in front of everything, the newest token) plus a little noise.

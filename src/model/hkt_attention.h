@@ -134,7 +134,6 @@ class STRATA_API HktAttentionImpl : public torch::nn::Cloneable<HktAttentionImpl
 
  private:
   torch::Tensor initial_filter(bool identity) const;
-  torch::Tensor initial_logits() const;
   // project_all where the module is of the usual form; no queries otherwise (hkt_project.h).
   Projected project_levels_at_once(const torch::Tensor& x, const c10::optional<torch::Tensor>& lengths) const;
   // The tokens at which rows of a level stand, all rows of states (.., n, channels) unless `rows` are given; undefined

@@ -13,13 +13,13 @@ namespace strata {
 
 // A grid needs a width, so only tree_with_domain makes one.
 inline Domain domain_of(c10::string_view name) {
-  for (Domain domain : {Domain::kSet, Domain::kSequence, Domain::kGraph}) {
+  for (Domain domain : {Domain::kSet, Domain::kSequence}) {
     if (name == domain_name(domain)) return domain;
   }
   TORCH_CHECK_VALUE(name != "grid",
-                    "domain: expected set, sequence or graph, got \"grid\", which needs a width; use "
+                    "domain: expected set or sequence, got \"grid\", which needs a width; use "
                     "tree.with_domain(\"grid\", width)");
-  TORCH_CHECK_VALUE(false, "domain: expected set, sequence or graph, got \"", name, "\"");
+  TORCH_CHECK_VALUE(false, "domain: expected set, sequence or grid, got \"", name, "\"");
 }
 
 // An operator that graphs hold as it is: one kernel for all devices, and shapes by python/strata/_register.py.
@@ -48,10 +48,7 @@ inline Tree decoded(const at::Tensor& encoded) {
   std::vector<Domain> domains;
   std::vector<int32_t> widths;
   for (int64_t f = 0; f < families; ++f) {
-    domains.push_back(kind[f] > 0     ? Domain::kGrid
-                      : kind[f] == 0  ? Domain::kSequence
-                      : kind[f] == -2 ? Domain::kGraph
-                                      : Domain::kSet);
+    domains.push_back(kind[f] > 0 ? Domain::kGrid : kind[f] == 0 ? Domain::kSequence : Domain::kSet);
     widths.push_back(std::max(0, kind[f]));
   }
   Tree tree;

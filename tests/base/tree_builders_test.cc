@@ -27,9 +27,9 @@ std::string families(const Tree& tree) {
 
 TEST(TreeBuilders, Star) {
   Tree tree;
-  ASSERT_TRUE(star_tree(4, Domain::kGraph, &tree).ok());
+  ASSERT_TRUE(star_tree(4, Domain::kSequence, &tree).ok());
   EXPECT_EQ(families(tree), "0 1 2 3");
-  EXPECT_EQ(tree.domain(0), Domain::kGraph);
+  EXPECT_EQ(tree.domain(0), Domain::kSequence);
   ASSERT_TRUE(star_tree(1, Domain::kSet, &tree).ok());
   EXPECT_EQ(tree.to_string(), "Tree: 1 tokens, 1 families, depth 1, score products 1\n  set of 1: tokens 0 .. 0\n");
   ASSERT_TRUE(star_tree(0, Domain::kSet, &tree).ok());

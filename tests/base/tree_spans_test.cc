@@ -98,7 +98,7 @@ TEST(TreeSpans, FewTokens) {
     EXPECT_EQ(from_spans(1, spans).to_string(),
               "Tree: 1 tokens, 1 families, depth 1, score products 1\n  sequence of 1: tokens 0 .. 0\n");
   }
-  EXPECT_EQ(from_spans(3, {}, Domain::kGraph).domain(0), Domain::kGraph);
+  EXPECT_EQ(from_spans(3, {}, Domain::kSet).domain(0), Domain::kSet);
 }
 
 TEST(TreeSpans, DeepChain) {
@@ -178,7 +178,7 @@ TEST(TreeSpans, Characters) {
 TEST(TreeSpans, AnotherDomain) {
   const Tree tree = from_spans(8, {{0, 4}, {4, 8}});
   Tree other;
-  for (Domain domain : {Domain::kSet, Domain::kSequence, Domain::kGraph}) {
+  for (Domain domain : {Domain::kSet, Domain::kSequence}) {
     ASSERT_TRUE(tree_with_domain(tree, domain, 0, &other).ok());
     EXPECT_EQ(other.children(), tree.children());
     for (int64_t f = 0; f < other.families(); ++f) EXPECT_EQ(other.domain(f), domain);
@@ -190,8 +190,8 @@ TEST(TreeSpans, AnotherDomain) {
   EXPECT_EQ(tree_with_domain(tree, Domain::kGrid, 3, &other).message(),
             "family 0: expected a grid width of 1 to 2, its number of children, got 3");
   EXPECT_EQ(tree_with_domain(tree, Domain::kGrid, 0, &other).message(), "width: expected 1 or more for a grid, got 0");
-  EXPECT_EQ(tree_with_domain(tree, Domain::kGraph, 2, &other).message(),
-            "width: expected 0, as only a grid has one, got 2 for the domain graph");
+  EXPECT_EQ(tree_with_domain(tree, Domain::kSet, 2, &other).message(),
+            "width: expected 0, as only a grid has one, got 2 for the domain set");
   EXPECT_TRUE(tree_with_domain(Tree(), Domain::kGrid, 2, &other).ok());
 }
 

@@ -98,7 +98,6 @@ TEST(Tree, DomainNames) {
   EXPECT_STREQ(domain_name(Domain::kSet), "set");
   EXPECT_STREQ(domain_name(Domain::kSequence), "sequence");
   EXPECT_STREQ(domain_name(Domain::kGrid), "grid");
-  EXPECT_STREQ(domain_name(Domain::kGraph), "graph");
 }
 
 TEST(Tree, RefusesWrongCounts) {

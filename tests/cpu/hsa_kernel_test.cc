@@ -72,8 +72,11 @@ TEST_P(HsaKernel, Float32IsClose) {
 TEST_P(HsaKernel, BFloat16IsClose) { expect_close<BFloat16>(1e-2); }
 
 TEST_P(HsaKernel, SameBitsAtAnyThreadCount) {
-  expect_same_bits<BFloat16>();
-  if (!is_for_bfloat16(GetParam().isa)) expect_same_bits<float>();
+  if (is_for_bfloat16(GetParam().isa)) {
+    expect_same_bits<BFloat16>();
+  } else {
+    expect_same_bits<float>();
+  }
 }
 
 TEST(HsaScore, WithoutValuesTheScoreIsTheSame) {

@@ -181,7 +181,7 @@ def test_crossing_spans_name_both():
         (lambda: Tree.star(9, None), "domain: expected a str, got None"),
         (lambda: Tree.star(9, "grid"), "needs a width; use tree.with_domain"),
         (lambda: Tree.star(9).with_domain("grid"), "width: expected 1 or more"),
-        (lambda: Tree.star(9).with_domain("cube"), "domain: expected set, sequence or graph"),
+        (lambda: Tree.star(9).with_domain("cube"), "domain: expected set, sequence or grid"),
         (lambda: Tree.parents([0, "a"]), r"parents\[1\]: expected a whole number"),
         (lambda: Tree.text(b"bytes"), "text: expected a str"),
         (lambda: Tree.batch_text("one text"), "texts: expected a list of str"),
@@ -253,7 +253,7 @@ def test_equality_hash_and_copies():
     tree, other = Tree.balanced(9, 3), Tree.windows(9, [3])
     assert tree == other and hash(tree) == hash(other) and tree is not other
     assert len({tree, other, Tree.balanced(9, 2), Tree.balanced(9, 3, "set")}) == 3
-    assert tree != Tree.balanced(9, 3, "graph") and tree != tree.encoded and tree != "balanced"
+    assert tree != Tree.balanced(9, 3, "set") and tree != tree.encoded and tree != "balanced"
     for copied in (copy.copy(tree), copy.deepcopy(tree), pickle.loads(pickle.dumps(tree))):
         assert type(copied) is Tree and copied == tree
     assert copy.deepcopy(tree).encoded.data_ptr() != tree.encoded.data_ptr()
@@ -266,7 +266,7 @@ def domain_lines(tree):
 def test_domains():
     tree = Tree.balanced(8, 4)
     assert set(domain_lines(tree)) == {"sequence"}
-    for domain in ("set", "sequence", "graph"):
+    for domain in ("set", "sequence"):
         changed = tree.with_domain(domain)
         assert set(domain_lines(changed)) == {domain} and torch.equal(changed.spans(), tree.spans())
         assert changed.with_domain("sequence") == tree
@@ -277,12 +277,12 @@ def test_domains():
 
 
 def test_domains_choose_the_position_table():
-    """Sequences use table 0, grids of width w table w, sets and graphs none."""
+    """Sequences use table 0, grids of width w table w, sets none."""
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 1, 4, 2, dtype=torch.float64)
     positions = torch.randn(1, 3, 4, 4, dtype=torch.float64)
     tree = Tree.star(4)
-    for domain, table in (("set", None), ("graph", None), ("sequence", 0), ("grid", 2)):
+    for domain, table in (("set", None), ("sequence", 0), ("grid", 2)):
         changed = tree.with_domain(domain, 2 if domain == "grid" else 0)
         scores = q @ k.transpose(-1, -2) / 2**0.5
         if table is not None:
