@@ -77,7 +77,8 @@ Json evaluate_model(const EvaluateRequest& given) {
   declare(own, copy);
   Json record = start_record("eval", model_options(request.model, own, config), "cpu", std::move(files));
   const Clock clock(0);
-  const Evaluation result = evaluate(loaded.model, loaded.card, split, {.batch = request.batch, .answers = true, .labels = data.labels});
+  const Evaluation result =
+      evaluate(loaded.model, loaded.card, split, {.batch = request.batch, .answers = true, .labels = data.labels});
   Json json = {{"model", request.model}, {"task", data.task}, {"split", request.split}};
   json.update(result.to_json());
   if (!result.answers.empty()) json.update(describe_answers(result.answers, data, split));
