@@ -119,6 +119,24 @@ def positions_table():
     return table(["HSA, short ListOps expressions", "test accuracy, %"], zip(labels, map(mean, attentions), strict=True))
 
 
+def controls_table():
+    """Every attention over flat attention and over HKT: p, and p after Holm's correction for all pairs of the comparison."""
+    results = raw("controls-demo")
+    tests = {frozenset((p["from"], p["to"])): p for p in results["pairs"]}
+    labels = ["flat", "flat, a filter in front", "flat, rotary positions", "HKT, level 1 alone", "HKT, level 2 alone",
+              "HKT, uniform weights", "HKT", "HKT, a filter in front", "HSA, balanced tree of 4", "the same, a filter in front",
+              "Strata, balanced tree of 4", "the same, a filter in front"]
+    rows = []
+    for label, attention in zip(labels, results["attentions"], strict=True):
+        cells = []
+        for other in ("flat", "hkt"):
+            test = tests.get(frozenset((other, attention["name"])))
+            sign = 1 if test is None or test["from"] == other else -1
+            cells += [f"{sign * test['difference']:+.2f}", p_value(test["p"]), p_value(test["p_holm"])] if test else ["", "", ""]
+        rows.append([label, mean(attention), *cells])
+    return table(["short ListOps expressions", "test accuracy, %", "over flat", "p", "Holm", "over HKT", "p", "Holm"], rows)
+
+
 def search_table():
     results, rows = raw("search-cifar10"), []
     for label, name in (("flat", "flat"), ("HKT", "hkt"), ("HKT, dense", "hkt:filters=dense"),
@@ -191,6 +209,7 @@ PAGES = {
         "ablations of HKT": functools.partial(ablation_table, "HKT"),
         "ablations of HSA": functools.partial(ablation_table, "HSA"),
         "positions": positions_table,
+        "controls": controls_table,
         "search": search_table,
     },
     "docs/INJECT.md": {"auto": auto_table, "curves": curves_block},
