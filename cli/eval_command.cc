@@ -23,9 +23,9 @@ struct EvalState {
 
 std::string shown_split(const std::string& split) { return split == "all" ? "all rows" : split + " split"; }
 
-// Of a language model, by place in the context.
-void print_parts(const Json& parts) {
-  fmt::print("\n{:<14} {:>9} {:>9} {:>9} {:>12}\n", "tokens before", "targets", "loss", "bits", "accuracy, %");
+// Of a language model, by place in the context or by what its rows ask.
+void print_parts(const Json& parts, const char* what) {
+  fmt::print("\n{:<14} {:>9} {:>9} {:>9} {:>12}\n", what, "targets", "loss", "bits", "accuracy, %");
   for (const Json& part : parts) {
     const double loss = part["loss"];
     fmt::print("{:<14} {:>9} {:>9.4f} {:>9.4f} {:>12.2f}\n", part["name"].get<std::string>(),
@@ -51,7 +51,7 @@ void run_eval(EvalState& state) {
   if (result.contains("bits_per_byte")) fmt::print(", {:.4f} bits per byte", result["bits_per_byte"].get<double>());
   fmt::print("; {:.1f} s\n", result["seconds"].get<double>());
   if (result.contains("classes")) fmt::print("\n{}", class_table(result));
-  if (result.contains("parts")) print_parts(result["parts"]);
+  if (result.contains("parts")) print_parts(result["parts"], result["task"] == "recall" ? "distance" : "tokens before");
   if (!page.empty()) fmt::print("\nwritten to {}; report: {}\n", state.output, page.string());
 }
 

@@ -34,7 +34,7 @@ void print_result(const Json& result) {
   const auto task = result.at("task").get<std::string>();
   const double loss = test.at("loss"), accuracy = test.at("accuracy");
   const std::string score =
-      find_task(task).goal == Goal::kNextToken
+      find_task(task).is_scored_by_bits()
           ? fmt::format("{:.4f} bits per byte, {:.2f}% of the bytes correct", loss / std::numbers::ln2, 100 * accuracy)
           : fmt::format("accuracy {:.2f}%, loss {:.4f}", 100 * accuracy, loss);
   fmt::print("{}, {} attention, seed {}: test {} on {} rows\n", task, result.at("attention").get<std::string>(),

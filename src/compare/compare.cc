@@ -175,8 +175,8 @@ Json compare(const RunConfig& base, const CompareOptions& options, const fs::pat
   check_data_of_runs(runs, Json(), options.allow_changed_data);
 
   Json results = {{"task", base.data.task}, {"seeds", options.seeds}, {"first_seed", base.train.seed}};
-  results.update(
-      summarize(summaries_of(variants, runs), measure_of(data.task), /*lower_is_better=*/predicts_bytes(data.task)));
+  results.update(summarize(summaries_of(variants, runs), measure_of(data.task),
+                           /*lower_is_better=*/find_task(data.task).is_scored_by_bits()));
   results["options"] = record_of(base);
   results["record"] = record_of_runs(runs);
   write_json(folder / "results.json", results);

@@ -21,16 +21,12 @@
 
 namespace strata {
 
-bool predicts_bytes(const std::string& task) {
-  const Task& found = find_task(task);
-  return found.goal == Goal::kNextToken && !found.scored_by_accuracy;
-}
 std::string measure_of(const std::string& task) {
-  return predicts_bytes(task) ? "test bits per byte" : "test accuracy, %";
+  return find_task(task).is_scored_by_bits() ? "test bits per byte" : "test accuracy, %";
 }
 double score_of(const Json& result, const char* split) {
   const Json& scores = result.at(split);
-  if (predicts_bytes(result.at("task"))) return scores.at("loss").get<double>() / std::numbers::ln2;
+  if (find_task(result.at("task")).is_scored_by_bits()) return scores.at("loss").get<double>() / std::numbers::ln2;
   return 100 * scores.at("accuracy").get<double>();
 }
 

@@ -17,7 +17,6 @@ struct Run {
 };
 
 // How runs of a task are scored: test accuracy in percent, or bits per byte of a language model.
-bool predicts_bytes(const std::string& task);
 std::string measure_of(const std::string& task);  // "test accuracy, %" or "test bits per byte"
 double score_of(const Json& result, const char* split = "test");
 

@@ -66,7 +66,7 @@ const std::vector<Task>& tasks() {
        Goal::kClassify, 1024, "quadtree", load_cifar10},
       {"text", "the next byte of any text", "--data FILE", Goal::kNextToken, 256, "balanced", load_text},
       {"recall", "the digit that followed a key earlier in the text", "made when it is read", Goal::kNextToken, 256,
-       "balanced", load_recall, /*scored_by_accuracy=*/true},
+       "balanced", load_recall, /*has_answers=*/true},
       {"table", "your own texts with labels: CSV, TSV or JSON lines", "--data FILE", Goal::kClassify, 256, "text",
        load_table},
   };

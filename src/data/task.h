@@ -18,7 +18,10 @@ struct Task {
   int64_t length;    // tokens per row, unless --length says otherwise
   const char* tree;  // what HSA's tree is made from: see data/trees.h
   TaskData (*load)(const DataConfig& config);
-  bool scored_by_accuracy = false;  // a language model whose answers count, not its bits
+  bool has_answers = false;  // a language model of which only the answers count
+
+  // Its score is bits per byte, otherwise accuracy.
+  bool is_scored_by_bits() const { return goal == Goal::kNextToken && !has_answers; }
 };
 
 const std::vector<Task>& tasks();

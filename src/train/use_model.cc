@@ -82,7 +82,7 @@ Json evaluate_model(const EvaluateRequest& given) {
   Json json = {{"model", request.model}, {"task", data.task}, {"split", request.split}};
   json.update(result.to_json());
   if (!result.answers.empty()) json.update(describe_answers(result.answers, data, split));
-  if (data.goal == Goal::kNextToken) json["bits_per_byte"] = result.loss / std::numbers::ln2;
+  if (find_task(data.task).is_scored_by_bits()) json["bits_per_byte"] = result.loss / std::numbers::ln2;
   json["seconds"] = clock.seconds();
   json["record"] = finish_record(std::move(record));
   return json;

@@ -73,8 +73,7 @@ def test_bits_by_place_make_the_whole(home):
     assert [part["targets"] for part in said["parts"]] == [part["targets"] for part in result(home / "1")["test"]["parts"]]
 
 
-def test_recall_is_learned_and_told_by_distance(home):
-    """Near answers can be learned in seconds with a window; far ones cannot be seen through it."""
+def test_recall_is_scored_by_accuracy_and_distance(home):
     args = ["--task", "recall", "--length", "40", "--pairs", "2", "--train-rows", "4000", "--valid-rows", "200", "--test-rows", "400",
             "--model-size", "32", "--heads", "4", "--layers", "2", "--epochs", "1", "--batch", "32", "--threads", "2", "--quiet"]
     strata("train", *args, "--attention", "strata", "--positions", "rotary", "--folder", "run")
@@ -83,6 +82,8 @@ def test_recall_is_learned_and_told_by_distance(home):
     assert sum(part["targets"] for part in test["parts"]) == 400
     right = sum(part["accuracy"] * part["targets"] for part in test["parts"]) / 400
     assert right == pytest.approx(test["accuracy"])
+    said = strata("eval", "run")
+    assert "bits per byte" not in said and said.splitlines()[2].startswith("distance") and said.count("\n32-39 ") == 1, said
     table = strata("compare", *args, "--attentions", "flat", "strata:near=1", "--seeds", 1, "--steps", "3", "--folder", "all")
     assert "test accuracy, %" in table
     assert "expected none for the task recall" in strata("train", *args, "--data", "x.txt", "--folder", "no", code=2)
