@@ -113,10 +113,11 @@ def test_state_dict_moves_to_cpp_and_back(options, tmp_path):
     subprocess.run([os.environ["STRATA_RUN_MODULE"], source, result], check=True)
     tensors, _ = strata.load_safetensors(result)
     y = tensors.pop("y")
-    assert torch.equal(y, module(x))
+    # C++ projects queries, keys and values in one product, whose sums some BLAS kernels take in another order.
+    torch.testing.assert_close(y, module(x), rtol=0, atol=1e-5)
     fresh = strata.HktAttention(16, 4, causal=True, **options)
     fresh.load_state_dict(tensors)  # strict: the same names, no more and no fewer
-    assert torch.equal(fresh(x), y)
+    assert torch.equal(fresh(x), module(x))
 
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
