@@ -86,6 +86,7 @@ std::vector<Figure> inject_figures(const Arguments& arguments) {
     figures.push_back({"inject_cpu_flat_over_hsa_t" + std::to_string(tokens), times["flat"] / times["hsa"], bar});
   }
   for (Figure& figure : model_figures(arguments)) figures.push_back(std::move(figure));
+  for (Figure& figure : inject_model_figures(arguments)) figures.push_back(std::move(figure));
   return figures;
 }
 

@@ -30,8 +30,10 @@ std::vector<Figure> strata_figures(const Arguments& arguments);
 std::vector<Figure> argument_figures(const Arguments& arguments);
 std::vector<Figure> train_figures(const Arguments& arguments);
 std::vector<Figure> distributed_figures(const Arguments& arguments);
-void measure_in_process(const Arguments& arguments);             // the part of each of its processes (train/launch.h)
-std::vector<Figure> inject_figures(const Arguments& arguments);  // only in builds with ICU
+void measure_in_process(const Arguments& arguments);  // the part of each of its processes (train/launch.h)
+// Only in builds with ICU.
+std::vector<Figure> inject_figures(const Arguments& arguments);
+std::vector<Figure> inject_model_figures(const Arguments& arguments);  // a part of them
 // On a GPU; only in builds with CUDA.
 std::vector<Figure> hkt_cuda_figures(const Arguments& arguments);
 std::vector<Figure> hsa_cuda_figures(const Arguments& arguments);
@@ -39,6 +41,7 @@ std::vector<Figure> strata_cuda_figures(const Arguments& arguments);
 std::vector<Figure> argument_cuda_figures(const Arguments& arguments);
 std::vector<Figure> decode_cuda_figures(const Arguments& arguments);
 std::vector<Figure> train_cuda_figures(const Arguments& arguments);
+std::vector<Figure> inject_cuda_figures(const Arguments& arguments);  // needs ICU as well
 
 // Prints the table, with the floor of each kernel and the share of it that is reached, and adds to the JSON file;
 // figures of other benchmarks that already stand there are kept.

@@ -40,7 +40,9 @@ const std::vector<Bench> kBenches = {
     {"train", bench::train_figures, nullptr},
 #endif
     {"distributed", bench::distributed_figures, nullptr},
-#ifdef STRATA_HUB
+#if defined(STRATA_HUB) && defined(STRATA_CUDA)
+    {"inject", bench::inject_figures, bench::inject_cuda_figures},
+#elif defined(STRATA_HUB)
     {"inject", bench::inject_figures, nullptr},
 #endif
 };

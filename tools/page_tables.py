@@ -1,11 +1,14 @@
-"""What the scripts that write pages from raw figures share: the raw files, and the tables between markers.
+"""What the scripts that write pages from raw figures share: the raw files, the tables between markers, and the sentences
+that repeat figures.
 
-A table begins after a line <!-- SCRIPT: NAME --> and ends before <!-- end -->.
+A table begins after a line <!-- SCRIPT: NAME --> and ends before <!-- end -->. A sentence has {} in place of its figures,
+and beside it the figures. The page must have the sentence with these figures; line breaks do not count.
 """
 
 import functools
 import json
 import pathlib
+import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -38,3 +41,38 @@ def update(script, pages):
             (ROOT / page).write_text(made)
         elif made != (ROOT / page).read_text():
             sys.exit(f"{page}: its tables differ from docs/results; run {script}")
+
+
+def shown(values, *digits):
+    """Values with these digits behind the point; the last number of digits is that of the rest."""
+    return [f"{value:.{digits[min(at, len(digits) - 1)]}f}" for at, value in enumerate(values)]
+
+
+def range_of(values, digits):
+    return shown([min(values), max(values)], digits)
+
+
+@functools.cache
+def blocks():
+    """What docs/PERFORMANCE.md shows as a program printed it."""
+    return "\n".join(re.findall(r"^ *```\n(.*?)^ *```$", (ROOT / "docs/PERFORMANCE.md").read_text(), re.M | re.S))
+
+
+def printed(*names):
+    """Figures by their names, as `strata bench` printed them."""
+    return [float(re.findall(rf"^ *{name} +([\d.]+)", blocks(), re.M)[0]) for name in names]
+
+
+def check_sentences(script, pages):
+    """Ends with 1 where a page has other figures than the raw files, or no longer has a sentence. pages: page to a function
+    that returns sentences with their figures."""
+    problems = []
+    for page, sentences in pages.items():
+        text = " ".join((ROOT / page).read_text().split())
+        for sentence, figures in sentences():
+            if sentence.format(*figures) in text:
+                continue
+            found = re.search(re.escape(sentence).replace(r"\{\}", r"\S+?"), text)
+            problems.append(f"{page}: expected \"{sentence.format(*figures)}\", got {found[0] if found else 'no such sentence'}")
+    if problems:
+        raise SystemExit("\n".join([*problems, f"The figures come from docs/results and from what programs printed; {script} lists the sentences."]))

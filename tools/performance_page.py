@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the tables of docs/PERFORMANCE.md that come from raw figures: docs/results/bench-h200.json, written by `strata bench
---json`, and docs/results/bench-arguments-cpu.json, by `strata bench arguments --json`.
+--json`, and docs/results/bench-arguments-cpu.json, by `strata bench arguments --json`. Checks the sentences of
+tools/performance_sentences.py.
 
 performance_page.py          writes them again
 performance_page.py --check  says whether they are up to date; exit code 1 if not
@@ -10,7 +11,8 @@ import functools
 import operator
 import re
 
-from page_tables import raw, update
+import performance_sentences
+from page_tables import check_sentences, raw, update
 
 
 def misses(value, bar):
@@ -90,6 +92,7 @@ def main():
     figures = Figures(raw("bench-h200"))
     tables = {name: functools.partial(table, figures) for name, table in TABLES.items()}
     update("tools/performance_page.py", {"docs/PERFORMANCE.md": tables})
+    check_sentences("tools/performance_sentences.py", performance_sentences.PAGES)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,9 @@
-"""The sentences of README.md, docs/RESULTS.md and docs/INJECT.md that repeat raw figures.
-
-A sentence has {} in place of its figures, and beside it the figures from docs/results, or from what `strata bench`
-printed on docs/PERFORMANCE.md. The page must have the sentence with these figures; line breaks do not count.
+"""The sentences of README.md, docs/RESULTS.md and docs/INJECT.md that repeat figures of docs/results, or of what `strata
+bench` printed on docs/PERFORMANCE.md (page_tables.py says how they are written).
 """
 
-import re
-
-from page_tables import ROOT, raw
+from page_tables import printed, range_of, raw, shown
 from results_figures import LRA, PAPER, TASKS, find, p_value, pair
-
-
-def shown(values, *digits):
-    """Values with these digits behind the point; the last number of digits is that of the rest."""
-    return [f"{value:.{digits[min(at, len(digits) - 1)]}f}" for at, value in enumerate(values)]
-
-
-def range_of(values, digits):
-    return shown([min(values), max(values)], digits)
 
 
 def accuracy(file, *runs, split="valid"):
@@ -53,12 +40,6 @@ def own_milliseconds(figure):
 def at_16k(kind, over):
     """The same, of what three levels are compared with."""
     return own_milliseconds(f"{kind}_l3_over_cudnn") / raw("bench-h200")[f"hkt_cuda_{kind}_l3_over_{over}_d64_t16k"]
-
-
-def printed(*names):
-    """Figures that a page shows as the command printed them."""
-    text = (ROOT / "docs/PERFORMANCE.md").read_text()
-    return [float(re.findall(rf"^{name} +([\d.]+)", text, re.M)[0]) for name in names]
 
 
 def lost(name, layers, key="score"):
@@ -180,15 +161,4 @@ def inject():
     ]
 
 
-def check_sentences():
-    """Ends with 1 where a page has other figures than the raw files, or no longer has a sentence."""
-    problems = []
-    for page, sentences in {"README.md": readme, "docs/RESULTS.md": results, "docs/INJECT.md": inject}.items():
-        text = " ".join((ROOT / page).read_text().split())
-        for sentence, figures in sentences():
-            if sentence.format(*figures) in text:
-                continue
-            found = re.search(re.escape(sentence).replace(r"\{\}", r"\S+?"), text)
-            problems.append(f"{page}: expected \"{sentence.format(*figures)}\", got {found[0] if found else 'no such sentence'}")
-    if problems:
-        raise SystemExit("\n".join([*problems, "The figures come from docs/results; tools/results_sentences.py lists the sentences."]))
+PAGES = {"README.md": readme, "docs/RESULTS.md": results, "docs/INJECT.md": inject}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from strata._level_weights import level_logits
 from strata._masks import as_bias, lengths_of_mask, places_in_sequences, without_padding
 from strata._values import Integers, compute_type, given_once, lengths_tensor, sequence_ends, window
 from strata._values import require as _check
@@ -30,6 +32,8 @@ class HktAttention(nn.Module):
     dense_filters          full matrices instead of one weight per channel
     input_filter           a stride-1 causal filter in front of everything, values included
     per_level_projections  one W_Q, W_K pair per level instead of one for all
+    level_weights          of the levels: "learned" per head, or fixed for all heads: "uniform", one level alone ("level-0",
+                           "level-1", ..), or a list of weights with the sum 1
     psd                    k = q (I + Omega)^T: the symmetrised kernel is positive semi-definite by construction
     projection_bias        biases in the projections; bias
     causal                 token i sees tokens 0 .. i only
@@ -56,6 +60,7 @@ class HktAttention(nn.Module):
         dense_filters: bool = False,
         input_filter: bool = False,
         per_level_projections: bool = False,
+        level_weights: str | Sequence[float] = "learned",
         psd: bool = False,
         projection_bias: bool = False,
         causal: bool = False,
@@ -92,6 +97,7 @@ class HktAttention(nn.Module):
             f"heads: expected a head size of at most {MAX_HEAD_SIZE}, got {model_size // heads}; use more heads",
         )
         _check(1 <= levels <= MAX_LEVELS, f"levels: expected 1 to {MAX_LEVELS}, got {levels}")
+        logits, learned = level_logits(level_weights, levels)
         _check(taps >= 1, f"taps: expected 1 or more, got {taps}")
         _check(
             not psd or key_heads == heads,
@@ -130,7 +136,7 @@ class HktAttention(nn.Module):
         self.out = linear(model_size)
         for level in range(0 if input_filter else 1, levels):
             self.register_parameter(f"filter_{level}", nn.Parameter(self._initial_filter(level, factory)))
-        self.level_logits = nn.Parameter(torch.zeros(heads, levels, **factory))
+        self.level_logits = nn.Parameter(torch.tensor(logits, **factory).repeat(heads, 1), learned)
 
     def _named(self, name: str, level: int) -> str:
         """The name of a projection of one level."""

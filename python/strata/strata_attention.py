@@ -31,7 +31,7 @@ class StrataAttention(HktAttention):
     tables      position tables: of the tree form 1 for sequences, 1 + w for grids up to w wide; otherwise heights
     places      tree form: children that a family with positions may have
     options     those of HktAttention: key_heads, levels, taps, dense_filters, input_filter, per_level_projections,
-                projection_bias, attention_dropout, rotary, rotary_base, rotary_interleaved, device, dtype
+                level_weights, projection_bias, attention_dropout, rotary, rotary_base, rotary_interleaved, device, dtype
     """
 
     def __init__(

@@ -13,7 +13,8 @@ AttentionFunction softmax_attention(bool causal) {
     HktOptions options;
     options.causal = causal;
     options.lengths = lengths;
-    const Tensor one_level = torch::ones({q.size(1), 1}, q.options());
+    const auto compute = q.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+    const Tensor one_level = torch::ones({q.size(1), 1}, q.options().dtype(compute));
     return std::get<0>(hkt_attention({q}, {k}, v, one_level, options));
   };
 }
@@ -83,7 +84,16 @@ std::vector<Tensor> Pretrained::hidden_states(const Tensor& ids, const Tensor& l
 }
 
 void Pretrained::to(const torch::Device& device) {
-  auto move = [&](auto&... tensors) { (..., (tensors = tensors.defined() ? tensors.to(device) : tensors)); };
+  move_all([&](const Tensor& x) { return x.to(device); });
+}
+
+// The angles of rotary positions stay in float64.
+void Pretrained::to(torch::ScalarType type) {
+  move_all([&](const Tensor& x) { return x.scalar_type() == torch::kDouble ? x : x.to(type); });
+}
+
+void Pretrained::move_all(const std::function<Tensor(const Tensor&)>& changed) {
+  auto move = [&](auto&... tensors) { (..., (tensors = tensors.defined() ? changed(tensors) : tensors)); };
   auto move_linear = [&](auto&... linears) { (..., move(linears.weight, linears.bias)); };
   move(words_, positions_, types_, head_, frequencies_, embedding_norm_.weight, embedding_norm_.bias);
   move_linear(pooler_, dense_, classes_);

@@ -26,6 +26,8 @@ class Pretrained {
   // config.json, and model.safetensors or the files that model.safetensors.index.json names, mapped into memory; half
   // precision becomes float32. Throws Error (kData).
   static Pretrained load(const std::filesystem::path& folder, bool check_digest = true);
+  // A model of this shape with random weights and no classes, for measuring time, which does not depend on the weights.
+  static Pretrained seeded(const PretrainedConfig& config, uint64_t seed);
 
   // The states of every token after each layer: states[0] are the embeddings, the last ones are the output of the model
   // (of language models after the final norm). ids: (batch, tokens); padding after `lengths` may hold any id.
@@ -40,6 +42,7 @@ class Pretrained {
   torch::Tensor next_token_logits(const torch::Tensor& hidden) const;
 
   void to(const torch::Device& device);
+  void to(torch::ScalarType type);
 
   // Softmax attention, unless replaced.
   AttentionFunction attention;
@@ -65,6 +68,8 @@ class Pretrained {
   torch::Tensor attend(int64_t index, const Layer& layer, const torch::Tensor& x, const torch::Tensor& lengths,
                        int64_t first) const;
   torch::Tensor feed(const Layer& layer, const torch::Tensor& x) const;
+  void move_all(const std::function<torch::Tensor(const torch::Tensor&)>& move);
+  void read_all(const Reader& reader);
   void read_bert(const Reader& reader);
   void read_gpt2(const Reader& reader);
   void read_modern(const Reader& reader);

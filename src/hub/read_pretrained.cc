@@ -1,5 +1,8 @@
-// Models from Hugging Face folders.
+// Models from Hugging Face folders, and seeded ones of their shapes.
+#include <ATen/CPUGeneratorImpl.h>
+
 #include <map>
+#include <optional>
 #include <set>
 
 #include "hub/pretrained.h"
@@ -12,9 +15,11 @@ namespace strata {
 
 using torch::Tensor;
 
-// Tensors by name, with any prefix that the file may use.
+// Tensors by name, with any prefix that the file may use; or, of a seeded model, random ones.
 class Pretrained::Reader {
  public:
+  Reader(const PretrainedConfig& config, uint64_t seed)
+      : config_(config), where_("a seeded model"), random_(at::detail::createCPUGenerator(seed)) {}
   Reader(const std::filesystem::path& folder, const PretrainedConfig& config, DigestCheck check) : config_(config) {
     namespace fs = std::filesystem;
     where_ = folder.string();
@@ -42,8 +47,11 @@ class Pretrained::Reader {
   }
 
   const std::string& where() const { return where_; }
-  bool has(const std::string& name) const { return find(name) != tensors_.end(); }
+  bool has(const std::string& name) const {
+    return random_.has_value() ? name == "lm_head.weight" : find(name) != tensors_.end();
+  }
   Tensor tensor(const std::string& name, std::vector<int64_t> shape) const {
+    if (random_.has_value()) return 0.02 * torch::randn(shape, *random_);
     const auto found = find(name);
     if (found == tensors_.end()) throw data_error("{}: expected a tensor {}{}, found none", where_, prefix_, name);
     if (found->second.sizes() != c10::IntArrayRef(shape))
@@ -57,6 +65,8 @@ class Pretrained::Reader {
     return {weight, bias ? tensor(name + ".bias", {out}) : Tensor()};
   }
   Norm norm(const std::string& name) const {
+    if (random_.has_value())
+      return {torch::ones({config_.hidden}), config_.is_modern() ? Tensor() : torch::zeros({config_.hidden})};
     if (config_.is_modern()) return {tensor(name + ".weight", {config_.hidden}), {}};
     const bool old = !has(name + ".weight") && has(name + ".gamma");
     return {tensor(name + (old ? ".gamma" : ".weight"), {config_.hidden}),
@@ -71,6 +81,7 @@ class Pretrained::Reader {
   const PretrainedConfig& config_;
   std::string where_, prefix_;
   std::map<std::string, Tensor> tensors_;
+  std::optional<at::Generator> random_;
 };
 
 void Pretrained::read_bert(const Reader& reader) {
@@ -159,16 +170,26 @@ Pretrained Pretrained::load(const std::filesystem::path& folder, bool check_dige
     const std::vector<int64_t> ends = end_tokens(read_file(generation), generation.string());
     if (!ends.empty()) c.ends = ends;
   }
-  const Reader reader(folder, c, check_digest ? DigestCheck::kIfStored : DigestCheck::kSkip);
-  if (c.is_modern()) {
-    model.read_modern(reader);
-  } else if (c.family == PretrainedConfig::Family::kGpt2) {
-    model.read_gpt2(reader);
-  } else {
-    model.read_bert(reader);
-  }
-  model.attention = softmax_attention(c.is_causal());
+  model.read_all(Reader(folder, c, check_digest ? DigestCheck::kIfStored : DigestCheck::kSkip));
   return model;
+}
+
+Pretrained Pretrained::seeded(const PretrainedConfig& config, uint64_t seed) {
+  Pretrained model;
+  model.config_ = config;
+  model.read_all(Reader(model.config_, seed));
+  return model;
+}
+
+void Pretrained::read_all(const Reader& reader) {
+  if (config_.is_modern()) {
+    read_modern(reader);
+  } else if (config_.family == PretrainedConfig::Family::kGpt2) {
+    read_gpt2(reader);
+  } else {
+    read_bert(reader);
+  }
+  attention = softmax_attention(config_.is_causal());
 }
 
 Tokenizer tokenizer_of(const std::filesystem::path& folder, const PretrainedConfig& config) {

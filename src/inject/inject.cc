@@ -110,7 +110,7 @@ void attend_exactly(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
                     const Injection& injection, const Tensor& out) {
   for (size_t b = 0; b < injection.exact.size(); ++b) {
     if (injection.exact[b].empty()) continue;
-    const Tensor rows = torch::tensor(injection.exact[b]);
+    const Tensor rows = torch::tensor(injection.exact[b]).to(q.device());
     const auto sequence = static_cast<int64_t>(b), length = lengths[sequence].item<int64_t>();
     const int64_t group = q.size(1) / k.size(1);  // query heads that share a key head
     const Tensor keys = k[sequence].narrow(1, 0, length).repeat_interleave(group, 0);

@@ -88,6 +88,17 @@ InjectionSelection on_tree(std::vector<int64_t> layers, const TreeRecipe& recipe
 
 }  // namespace
 
+ForwardFlops forward_flops(const PretrainedConfig& config, int64_t tokens, const std::vector<AttentionCost>& costs) {
+  ForwardFlops flops;
+  const auto heads = static_cast<double>(config.heads * config.head_size), hidden = static_cast<double>(config.hidden),
+             keys = static_cast<double>(config.key_heads * config.head_size);
+  for (const AttentionCost& cost : costs) flops.attention += 2 * heads * cost.spent;
+  const double ffn = (config.is_modern() ? 3.0 : 2.0) * hidden * static_cast<double>(config.inner);  // with a gate
+  const double weights = static_cast<double>(config.layers) * (2 * hidden * heads + 2 * hidden * keys + ffn);
+  flops.projections = 2 * static_cast<double>(tokens) * weights;
+  return flops;
+}
+
 Json time_by_length(Host& host, const InjectionSelection& selection, const TreeRecipe& wanted,
                     const std::vector<int64_t>& lengths, double seconds_each) {
   torch::NoGradGuard no_grad;

@@ -1,4 +1,4 @@
-// Time and memory of an injection, by length.
+// Time and memory of an injection, by length, and its FLOPs.
 #pragma once
 
 #include <string>
@@ -8,6 +8,15 @@
 #include "util/options.h"
 
 namespace strata {
+
+// FLOPs of a forward pass up to the last hidden states: those of attention, and those of the projections and the
+// feed-forward parts. Norms, activations and embeddings are not counted.
+struct ForwardFlops {
+  double attention = 0, projections = 0;
+  double all() const { return attention + projections; }
+};
+// tokens: of all sequences; costs: of one pass, as inject_hsa counts them.
+ForwardFlops forward_flops(const PretrainedConfig& config, int64_t tokens, const std::vector<AttentionCost>& costs);
 
 // Per length {"tokens", "tree", "operator", "layer", "model"}, the last three with medians in milliseconds of softmax
 // ("flat_ms") and HSA ("hsa_ms") and their "ratio", side by side after a warm-up. "operator": q, k, v in, output out.

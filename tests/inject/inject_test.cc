@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "data/support.h"
+#include "inject/timing.h"
 #include "strata/hsa_stream.h"
 #include "torch/hsa_op.h"
 
@@ -84,6 +85,57 @@ TEST(Inject, CausalModelsStayCausal) {
   const Tensor softmax = run(flat);
   flat.attention = inject_hsa(flat.attention, injection, true);
   EXPECT_LT((run(flat) - softmax).abs().max().item<double>(), 1e-4);
+}
+
+// Of a model of another shape than any folder of the tests; the numbers by hand.
+TEST(Inject, SeededModelsHaveTheShapeAndTheFlopsOfTheirConfig) {
+  const PretrainedConfig roberta = PretrainedConfig::from_json(
+      R"({"model_type": "roberta", "num_hidden_layers": 3, "hidden_size": 24, "num_attention_heads": 2,
+          "intermediate_size": 40, "vocab_size": 90, "max_position_embeddings": 18, "type_vocab_size": 1})",
+      "a test");
+  Pretrained model = Pretrained::seeded(roberta, 7);
+  EXPECT_FALSE(model.has_classes());
+  EXPECT_EQ(model.config().longest(), 16);
+  const Tensor before = run(model);
+  EXPECT_EQ(before.sizes(), (std::vector<int64_t>{13, 24}));
+  EXPECT_TRUE(torch::equal(run(Pretrained::seeded(roberta, 7)), before));
+  EXPECT_FALSE(torch::equal(run(Pretrained::seeded(roberta, 8)), before));
+
+  Injection injection = with_trees({2}, halves);
+  injection.exact = {{0, 7}, {0}};
+  injection.costs = std::make_shared<std::vector<AttentionCost>>(3);
+  model.attention = inject_hsa(softmax_attention(false), injection, false);
+  const Tensor after = run(model);
+  EXPECT_GT((after - before).abs().max().item<double>(), 1e-5);
+  const ForwardFlops flops = forward_flops(roberta, 13, *injection.costs);
+  EXPECT_EQ(flops.projections, 2.0 * 13 * 3 * (4 * 24 * 24 + 2 * 24 * 40));
+  double trees = 0;
+  for (const Tensor& tree : injection.trees[2][0]) trees += tree_cost(tree);
+  // Two layers of softmax, and one with trees and exact rows: 2 of 8 tokens, 1 of 5. Scores and values, 2 FLOPs each.
+  EXPECT_EQ(flops.attention, 4.0 * 24 * (2 * (64 + 25) + trees + 2 * 8 + 1 * 5));
+
+  model.to(torch::kBFloat16);
+  const Tensor rounded = run(model);
+  EXPECT_EQ(rounded.scalar_type(), torch::kBFloat16);
+  EXPECT_LT((rounded.to(torch::kFloat) - after).abs().max().item<double>(), 0.1);
+}
+
+TEST(Inject, SeededLanguageModelsAreCausalAndStream) {
+  const PretrainedConfig gpt2 = PretrainedConfig::from_json(
+      R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 24, "n_head": 2, "vocab_size": 90, "n_positions": 16})",
+      "a test");
+  Pretrained model = Pretrained::seeded(gpt2, 7);
+  Injection injection;
+  injection.costs = std::make_shared<std::vector<AttentionCost>>(2);
+  model.attention = inject_hsa(softmax_attention(true), injection, true);
+  const Tensor softmax = run(model);
+  EXPECT_EQ(forward_flops(gpt2, 13, *injection.costs).attention, 2.0 * 24 * 2 * (8 * 9 + 5 * 6));
+  injection.streams = {{1, 16}};
+  model.attention = inject_hsa(softmax_attention(true), injection, true);
+  EXPECT_LT((run(model) - softmax).abs().max().item<double>(), 1e-4);
+  injection.streams = {{1, 2}};
+  model.attention = inject_hsa(softmax_attention(true), injection, true);
+  EXPECT_GT((run(model) - softmax).abs().max().item<double>(), 1e-4);
 }
 
 TEST(Inject, TheGapIsZeroForSoftmaxAndPositiveForTrees) {

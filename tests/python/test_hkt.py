@@ -20,6 +20,7 @@ VARIANTS = [
     {"psd": True},
     {"psd": True, "per_level_projections": True, "dense_filters": True, "input_filter": True},
     {"rotary": 4},
+    {"levels": 4, "level_weights": "level-1"},
 ]
 
 

@@ -1,8 +1,10 @@
 // run_module IN OUT: makes the module that IN's metadata describes (module = hkt, hsa or strata), loads its parameters
 // from IN, runs the tensor "x" of IN through it and writes "y" and the parameters to OUT; with "prefill" in the
-// metadata instead the cache behind so many tokens of x. The Python tests use it to compare the modules.
+// metadata instead the cache behind so many tokens of x, and with "level_weights" also the level weights that the
+// module had before it loaded any. The Python tests use it to compare the modules.
 #include <cstdio>
 #include <filesystem>
+#include <sstream>
 
 #include "model/hkt_attention.h"
 #include "model/hsa_attention.h"
@@ -18,7 +20,9 @@ constexpr int64_t kHistory = 4;  // of caches
 template <class Module, class Forward, class Prefill>
 void run(Module& module, const SafetensorsFile& in, const std::string& path, const Forward& forward,
          const Prefill& prefill) {
-  torch::Tensor x;
+  torch::Tensor x, made_weights;
+  if (in.metadata.count("level_weights") > 0)
+    made_weights = module.named_parameters()["level_logits"].detach().softmax(-1);
   NamedTensors parameters, trees;
   for (const auto& [name, tensor] : in.tensors) {
     if (name == "x") {
@@ -36,6 +40,7 @@ void run(Module& module, const SafetensorsFile& in, const std::string& path, con
     return save_safetensors(path, prefill(x.narrow(1, 0, std::stoll(in.metadata.at("prefill")))));
   NamedTensors out = {{"y", forward(x, trees)}};
   for (const auto& item : module.named_parameters()) out.emplace_back(item.key(), item.value());
+  if (made_weights.defined()) out.emplace_back("made_weights", made_weights);
   save_safetensors(path, out);
 }
 
@@ -65,6 +70,11 @@ void run_described(const SafetensorsFile& in, const std::string& path) {
         [&](const torch::Tensor& x) { return module->prefill(x, c10::nullopt, 10, kHistory).second.state(); });
     return;
   }
+  std::vector<double> level_weights;
+  if (const auto given = in.metadata.find("level_weights"); given != in.metadata.end()) {
+    std::istringstream text(given->second);
+    for (double weight; text >> weight;) level_weights.push_back(weight);
+  }
   const HktAttentionOptions pyramid = HktAttentionOptions(number("model_size"), number("heads"))
                                           .key_heads(number("key_heads"))
                                           .levels(number("levels"))
@@ -72,6 +82,7 @@ void run_described(const SafetensorsFile& in, const std::string& path) {
                                           .dense_filters(flag("dense_filters"))
                                           .input_filter(flag("input_filter"))
                                           .per_level_projections(flag("per_level_projections"))
+                                          .fixed_level_weights(level_weights)
                                           .psd(flag("psd"))
                                           .projection_bias(flag("projection_bias"))
                                           .causal(flag("causal"))
