@@ -28,58 +28,91 @@ struct ForwardSpace {
 
 constexpr int64_t kGroup = kTile / kLanes<float> < 4 ? kTile / kLanes<float> : 4;  // vectors processed together
 
-// The weights of keys j and j + 1, exp2(factor * S - reference), of a group of queries, as pairs. last: there is no key
-// j + 1. kept: the factors of dropout, which the sums do not know, or null.
-inline void exponentials(const float* scores, bool last, float factor, const float* kept, const Vec<float>* reference,
-                         Vec<float>* sum, BFloat16* weights) {
+// The weights exp2(S - reference) of a group of queries, as pairs of keys, and their sums. kept: the factors of
+// dropout, which the sums do not know, or null.
+template <bool kCoarse>
+void exponentials(const PairSum& scores, int64_t n, int64_t x0, const float* kept, const Vec<float>* reference,
+                  Vec<float>* sum, BFloat16* weights) {
+  for (int64_t v = 0; v < kGroup; ++v) sum[v] = Vec<float>{};
+  for (int64_t j = 0; j < n; j += 2) {
+    const bool last = j + 1 == n;  // there is no key j + 1
+    const float* fine = scores.fine + j * kTile;
 #pragma GCC unroll 4
-  for (int64_t v = 0; v < kGroup; ++v) {
-    const int64_t x = v * kLanes<float>;
-    Vec<float> even = exp2<float, ShortExp2Poly>(load(scores + x) * factor - reference[v]);
-    Vec<float> odd = last ? Vec<float>{} : exp2<float, ShortExp2Poly>(load(scores + kTile + x) * factor - reference[v]);
-    sum[v] += even + odd;
-    if (kept != nullptr) {
-      even *= load(kept + x);
-      if (!last) odd *= load(kept + kTile + x);
+    for (int64_t v = 0; v < kGroup; ++v) {
+      const int64_t x = x0 + v * kLanes<float>;
+      const Vec<float> start = kCoarse ? scores.upsampled(j, x) - reference[v] : -reference[v];
+      Vec<float> even = exp2_short(load(fine + x) * scores.factor + start);
+      Vec<float> odd = last ? Vec<float>{} : exp2_short(load(fine + kTile + x) * scores.factor + start);
+      sum[v] += even + odd;
+      if (kept != nullptr) {
+        even *= load(kept + j * kTile + x);
+        if (!last) odd *= load(kept + (j + 1) * kTile + x);
+      }
+      store_pairs(weights + j * kTile + 2 * x, even, odd);
     }
-    store_pairs(weights + 2 * x, even, odd);
   }
 }
 
-// online_softmax() of scores that must still be multiplied by a positive factor. rows.peak is what was subtracted from
-// scores so far. It follows their maximum only when that is far above it: weights up to 2^kFar are as exact as those up
-// to 1, and earlier sums are seldom multiplied by anything but 1.
-void softmax_pairs(const float* scores, int64_t n, float factor, const float* kept, OutputTile<float>& rows,
-                   BFloat16* weights) {
+// The largest scores of a group of queries, at least `peak`.
+void raise_peaks(const PairSum& scores, int64_t n, int64_t x0, Vec<float>* peak) {
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t v = 0; v < kGroup; ++v) {
+      const Vec<float> s = scores.at(j, x0 + v * kLanes<float>);
+      peak[v] = s > peak[v] ? s : peak[v];  // skips NaN, which the exponential passes on
+    }
+  }
+}
+
+bool any_lane(VecInt<float> mask) {
+  int32_t any = 0;
+  for (int lane = 0; lane < kLanes<float>; ++lane) any |= mask[lane];
+  return any != 0;
+}
+
+// Whether every query of a group has seen a key.
+bool started(const Vec<float>* peak) {
+  VecInt<float> none{};
+  for (int64_t v = 0; v < kGroup; ++v) none |= peak[v] == splat(-kInfinity<float>);
+  return !any_lane(none);
+}
+
+bool all_at_most(const Vec<float>* x, float limit) {
+  VecInt<float> above{};
+  for (int64_t v = 0; v < kGroup; ++v) above |= !(x[v] <= limit);  // so is NaN
+  return !any_lane(above);
+}
+
+// online_softmax() of one tile. rows.peak is what was subtracted from scores so far. Most tiles keep it: only if the
+// weights grow beyond 2^kFar, which is as exact as 1, or if a query has seen no key yet, are the maxima looked for and
+// the weights made again. Earlier sums are then seldom multiplied by anything but 1.
+template <bool kCoarse>
+void softmax_pairs(const PairSum& scores, int64_t n, const float* kept, OutputTile<float>& rows, BFloat16* weights) {
+  constexpr float kMost = 256;
   constexpr int64_t kN = kLanes<float>;
-  constexpr float kFar = 8;
   for (int64_t x0 = 0; x0 < kTile; x0 += kGroup * kN) {
-    Vec<float> peak[kGroup], reference[kGroup], sum[kGroup];
-    for (int64_t v = 0; v < kGroup; ++v) peak[v] = splat(-kInfinity<float>);
-    for (int64_t j = 0; j < n; ++j) {
-#pragma GCC unroll 4
+    Vec<float> peak[kGroup], reference[kGroup], sum[kGroup], factor[kGroup];
+    for (int64_t v = 0; v < kGroup; ++v) {
+      peak[v] = reference[v] = load(rows.peak + x0 + v * kN);
+      factor[v] = splat(1.0f);
+    }
+    bool keeps = false;
+    if (started(peak)) {
+      exponentials<kCoarse>(scores, n, x0, kept, reference, sum, weights);
+      keeps = all_at_most(sum, kMost);
+    }
+    if (!keeps) {
+      raise_peaks(scores, n, x0, peak);
       for (int64_t v = 0; v < kGroup; ++v) {
-        const Vec<float> s = load(scores + j * kTile + x0 + v * kN);
-        peak[v] = s > peak[v] ? s : peak[v];  // skips NaN, which exp2 below passes on
+        reference[v] = peak[v] == splat(-kInfinity<float>) ? Vec<float>{} : peak[v];
+        factor[v] = exp2<float>(load(rows.peak + x0 + v * kN) - reference[v]);
       }
+      exponentials<kCoarse>(scores, n, x0, kept, reference, sum, weights);
     }
     for (int64_t v = 0; v < kGroup; ++v) {
       const int64_t x = x0 + v * kN;
-      const Vec<float> old_peak = load(rows.peak + x), scaled = peak[v] * factor;
-      peak[v] = scaled > old_peak + kFar ? scaled : old_peak;
-      reference[v] = peak[v] == splat(-kInfinity<float>) ? Vec<float>{} : peak[v];
-      sum[v] = Vec<float>{};
       store(rows.peak + x, peak[v]);
-      store(rows.factor + x, exp2<float>(old_peak - reference[v]));
-    }
-    for (int64_t j = 0; j < n; j += 2) {
-      const int64_t at = j * kTile + x0;
-      exponentials(scores + at, j + 1 == n, factor, kept == nullptr ? nullptr : kept + at, reference, sum,
-                   weights + at + x0);
-    }
-    for (int64_t v = 0; v < kGroup; ++v) {
-      const int64_t x = x0 + v * kN;
-      store(rows.sum + x, load(rows.sum + x) * load(rows.factor + x) + sum[v]);
+      store(rows.factor + x, factor[v]);
+      store(rows.sum + x, load(rows.sum + x) * factor[v] + sum[v]);
     }
   }
 }
@@ -129,17 +162,21 @@ void forward_tile(const PairHead& head, const HktOutputs& outputs, int64_t i0, F
   space.rows.start(line_width(p.value_size));
   if (i0 < head.length) {
     space.tile.pack(head, i0);
-    float* scores = space.tile.scores[0];
     const HktRange keys = pair_key_range(head, i0, head.queries(i0));
     for (int64_t j0 = keys.begin; j0 < keys.end; j0 += kPairKeys) {
       const int64_t n = min(kPairKeys, keys.end - j0);
       bool masked = false;
-      const float factor =
-          finish_scores(head, i0, j0, n, space.tile.multiply(head, space.panel, j0, n), scores, &masked);
+      const PairSum products = space.tile.multiply(head, space.panel, j0, n);
+      const PairSum scores = finish_scores(head, i0, j0, n, products, space.tile.scores[0], &masked);
       const bool careful = masked && space.panel.has_non_finite_values(j0);
-      if (careful) note_allowed(scores, n, space.tile.allowed);
+      if (careful) note_allowed(scores.fine, n, space.tile.allowed);
       if (dropout.active()) write_factors(dropout, i0, j0, n, space.kept);
-      softmax_pairs(scores, n, factor, dropout.active() ? space.kept : nullptr, space.rows, space.weights);
+      const float* kept = dropout.active() ? space.kept : nullptr;
+      if (scores.coarse == nullptr) {
+        softmax_pairs<false>(scores, n, kept, space.rows, space.weights);
+      } else {
+        softmax_pairs<true>(scores, n, kept, space.rows, space.weights);
+      }
       accumulate(p, j0, n, careful, space);
     }
   }
