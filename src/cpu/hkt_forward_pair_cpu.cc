@@ -1,5 +1,6 @@
 // HKT forward with products of bfloat16 (hkt_pair_tile.h). A work item is a key head and a run of queries: its keys and
-// values are packed once, for all tiles of all query heads that read them.
+// values are packed once, for all tiles of all query heads that read them. A few tiles of queries go through the keys
+// together, block by block: products are so fast that reading long keys from the outer caches would take longer.
 #include "cpu/hkt_forward_tile.h"
 #include "cpu/hkt_pair_kernels.h"
 #include "cpu/hkt_pair_tile.h"
@@ -9,18 +10,28 @@
 namespace strata::STRATA_ISA {
 namespace {
 
+constexpr int64_t kTogether = 4, kBlockKeys = 2048;  // tiles of queries, and keys of a block
+static_assert(kBlockKeys % kPairKeys == 0);
+
+struct QueryTile {
+  QueryTile(const HktProblem& p, Arena& arena) : scores(p, arena), rows(line_width(p.value_size), arena) {}
+
+  PairScores scores;
+  OutputTile<float> rows;
+  int64_t first;  // query
+  HktRange keys;
+};
+
 struct ForwardSpace {
   ForwardSpace(const HktProblem& p, int64_t keys, Arena& arena)
       : panel(p, keys, false, arena),
-        tile(p, arena),
-        rows(line_width(p.value_size), arena),
+        tiles{{p, arena}, {p, arena}, {p, arena}, {p, arena}},
         weights(arena.take<BFloat16>(kPairKeys * kTile)),
         kept(p.dropout.probability > 0 ? arena.take<float>(kPairKeys * kTile) : nullptr),
         clean_values(arena.take<BFloat16>(line_width(p.value_size) * kPairKeys)) {}
 
   KeyPanel panel;
-  PairScores tile;
-  OutputTile<float> rows;
+  QueryTile tiles[kTogether];
   BFloat16* weights;       // (kPairKeys / 2, kTile, 2): exp2(S - peak), rounded
   float* kept;             // (kPairKeys, kTile): the factors of dropout
   BFloat16* clean_values;  // values of a tile without what is infinite or NaN
@@ -117,15 +128,17 @@ void softmax_pairs(const PairSum& scores, int64_t n, const float* kept, OutputTi
   }
 }
 
-// rows.out += sum_j w_ij v_j for the pairs that count and the values that are infinite or NaN; to[..] = the others.
-void separate_values(PairOperand values, int64_t n, int64_t channels, const ForwardSpace& space, BFloat16* to) {
+// rows.out += sum_j w_ij v_j for the pairs that count and the values that are infinite or NaN; clean_values = the
+// others.
+void separate_values(PairOperand values, int64_t n, int64_t channels, const ForwardSpace& space, QueryTile& tile) {
+  BFloat16* to = space.clean_values;
   for (int64_t c = 0; c < channels; ++c) {
     for (int64_t j = 0; j < kPairKeys; ++j) {
       BFloat16 value = values.data[c * values.step + j];
       if (j < n && any_non_finite(&value, 1)) {
         for (int64_t x = 0; x < kTile; ++x) {
-          if (space.tile.allowed[j * kTile + x] != 0)
-            space.rows.out[c * kTile + x] += widen(value) * widen(space.weights[j / 2 * 2 * kTile + 2 * x + j % 2]);
+          if (tile.scores.allowed[j * kTile + x] != 0)
+            tile.rows.out[c * kTile + x] += widen(value) * widen(space.weights[j / 2 * 2 * kTile + 2 * x + j % 2]);
         }
         value.bits = 0;
       }
@@ -135,14 +148,14 @@ void separate_values(PairOperand values, int64_t n, int64_t channels, const Forw
 }
 
 // rows.out = rows.out * factor + V^T W
-void accumulate(const HktProblem& p, int64_t j0, int64_t n, bool careful, ForwardSpace& space) {
+void accumulate(const HktProblem& p, int64_t j0, int64_t n, bool careful, QueryTile& tile, ForwardSpace& space) {
   PairOperand values = space.panel.values_transposed(j0);
-  OutputTile<float>& rows = space.rows;
+  OutputTile<float>& rows = tile.rows;
   const int64_t depth = pair_depth(n), paired = round_up(n, 2);
   memset(space.weights + paired * kTile, 0, sizeof(BFloat16) * (depth - paired) * kTile);
   if (careful) {
     for (int64_t at = 0; at < p.value_size * kTile; ++at) rows.out[at] *= rows.factor[at % kTile];
-    separate_values(values, n, p.value_size, space, space.clean_values);
+    separate_values(values, n, p.value_size, space, tile);
     values.data = space.clean_values;
   }
   bool is_one = true;
@@ -156,31 +169,47 @@ void accumulate(const HktProblem& p, int64_t j0, int64_t n, bool careful, Forwar
   }
 }
 
-void forward_tile(const PairHead& head, const HktOutputs& outputs, int64_t i0, ForwardSpace& space) {
-  const HktProblem& p = head.p;
-  const DropoutTile<float> dropout(p.dropout, head.b, head.h);
-  space.rows.start(line_width(p.value_size));
-  if (i0 < head.length) {
-    space.tile.pack(head, i0);
-    const HktRange keys = pair_key_range(head, i0, head.queries(i0));
-    for (int64_t j0 = keys.begin; j0 < keys.end; j0 += kPairKeys) {
-      const int64_t n = min(kPairKeys, keys.end - j0);
-      bool masked = false;
-      const PairSum products = space.tile.multiply(head, space.panel, j0, n);
-      const PairSum scores = finish_scores(head, i0, j0, n, products, space.tile.scores[0], &masked);
-      const bool careful = masked && space.panel.has_non_finite_values(j0);
-      if (careful) note_allowed(scores.fine, n, space.tile.allowed);
-      if (dropout.active()) write_factors(dropout, i0, j0, n, space.kept);
-      const float* kept = dropout.active() ? space.kept : nullptr;
-      if (scores.coarse == nullptr) {
-        softmax_pairs<false>(scores, n, kept, space.rows, space.weights);
-      } else {
-        softmax_pairs<true>(scores, n, kept, space.rows, space.weights);
-      }
-      accumulate(p, j0, n, careful, space);
+// One tile of queries and one of keys.
+void attend(const PairHead& head, int64_t j0, const DropoutTile<float>& dropout, QueryTile& tile, ForwardSpace& space) {
+  const int64_t i0 = tile.first, n = min(kPairKeys, tile.keys.end - j0);
+  bool masked = false;
+  const PairSum products = tile.scores.multiply(head, space.panel, j0, n);
+  const PairSum scores = finish_scores(head, i0, j0, n, products, tile.scores.scores[0], &masked);
+  const bool careful = masked && space.panel.has_non_finite_values(j0);
+  if (careful) note_allowed(scores.fine, n, tile.scores.allowed);
+  if (dropout.active()) write_factors(dropout, i0, j0, n, space.kept);
+  const float* kept = dropout.active() ? space.kept : nullptr;
+  if (scores.coarse == nullptr) {
+    softmax_pairs<false>(scores, n, kept, tile.rows, space.weights);
+  } else {
+    softmax_pairs<true>(scores, n, kept, tile.rows, space.weights);
+  }
+  accumulate(head.p, j0, n, careful, tile, space);
+}
+
+// Up to kTogether tiles, from the query `begin` on.
+void forward_tiles(const PairHead& head, const HktOutputs& outputs, int64_t begin, int64_t end, ForwardSpace& space) {
+  const int64_t count = min(kTogether, (end - begin + kTile - 1) / kTile);
+  const DropoutTile<float> dropout(head.p.dropout, head.b, head.h);
+  HktRange all{INT64_MAX, 0};
+  for (int64_t t = 0; t < count; ++t) {
+    QueryTile& tile = space.tiles[t];
+    tile.first = begin + t * kTile;
+    tile.keys = {0, 0};
+    tile.rows.start(line_width(head.p.value_size));
+    if (tile.first >= head.length) continue;
+    tile.scores.pack(head, tile.first);
+    tile.keys = pair_key_range(head, tile.first, head.queries(tile.first));
+    all = {min(all.begin, tile.keys.begin), max(all.end, tile.keys.end)};
+  }
+  for (int64_t block = all.begin; block < all.end; block += kBlockKeys) {
+    for (int64_t t = 0; t < count; ++t) {
+      QueryTile& tile = space.tiles[t];
+      const int64_t last = min(tile.keys.end, block + kBlockKeys);
+      for (int64_t j0 = max(tile.keys.begin, block); j0 < last; j0 += kPairKeys) attend(head, j0, dropout, tile, space);
     }
   }
-  write_outputs(head, i0, outputs, space.rows);
+  for (int64_t t = 0; t < count; ++t) write_outputs(head, space.tiles[t].first, outputs, space.tiles[t].rows);
 }
 
 // Runs of queries, long enough for the packed keys to pay and short enough for every thread to have some.
@@ -216,7 +245,7 @@ bool hkt_forward_pairs(const HktProblem& p, const HktOutputs& outputs, int threa
     }
     for (int64_t h = key_head * group; h < (key_head + 1) * group; ++h) {
       const PairHead head(p, b, h);
-      for (int64_t i0 = begin; i0 < end; i0 += kTile) forward_tile(head, outputs, i0, space);
+      for (int64_t i0 = begin; i0 < end; i0 += kTogether * kTile) forward_tiles(head, outputs, i0, end, space);
     }
   });
   return true;
