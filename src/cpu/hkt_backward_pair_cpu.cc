@@ -78,9 +78,9 @@ struct PairBackwardPass {
   // P, as A of dV, and dS: as float in block_sum[0], as A of dk and as B of dq.
   void weights_and_dscores(const PairHead& head, int64_t i0, int64_t j0, int64_t n) {
     const HktProblem& p = head.p;
-    float* scores = score.scores[0];
     bool masked = false;
-    const float factor = finish_scores(head, i0, j0, n, score.multiply(head, panel, j0, n), scores, &masked);
+    const PairSum products = score.multiply(head, panel, j0, n);
+    const PairSum scores = finish_scores(head, i0, j0, n, products, score.scores[0], &masked);
     pair_gemm(panel.values(j0), {dout_channels, 2 * kTile}, block_sum[0], kTile, n, kTile, pair_depth(p.value_size),
               StartZero<float>());
     const DropoutTile<float> dropout(p.dropout, head.b, head.h);
@@ -90,9 +90,12 @@ struct PairBackwardPass {
     for (int64_t j = 0; j < n; j += 2) {
       for (int64_t x = 0; x < kTile; x += kLanes<float>) {
         const int64_t at = j * kTile + x;
-        const Vec<float> even = weight_and_dscore(at, x, factor, factors, level_factor);
+        Vec<float> start = -load(lse + x);
+        if (scores.coarse != nullptr) start += scores.upsampled(j, x);
+        const Vec<float> even = weight_and_dscore(scores, at, x, start, factors, level_factor);
         const bool last = j + 1 == n;
-        const Vec<float> odd = last ? Vec<float>{} : weight_and_dscore(at + kTile, x, factor, factors, level_factor);
+        const Vec<float> odd =
+            last ? Vec<float>{} : weight_and_dscore(scores, at + kTile, x, start, factors, level_factor);
         store_pairs(pairs + at + x, even, odd);
       }
     }
@@ -100,9 +103,10 @@ struct PairBackwardPass {
     memset(weights + n * kTile, 0, sizeof(BFloat16) * (round_up(n, kRowStep) - n) * kTile);
   }
 
-  // Of one key and a vector of queries; returns dS.
-  Vec<float> weight_and_dscore(int64_t at, int64_t x, float factor, const float* factors, float level_factor) {
-    Vec<float> P = exp2<float, ShortExp2Poly>(load(score.scores[0] + at) * factor - load(lse + x));
+  // Of one key and a vector of queries; start: the coarse scores less lse. Returns dS.
+  Vec<float> weight_and_dscore(const PairSum& scores, int64_t at, int64_t x, Vec<float> start, const float* factors,
+                               float level_factor) {
+    Vec<float> P = exp2_short(load(scores.fine + at) * scores.factor + start);
     Vec<float> dP = load(block_sum[0] + at);
     if (factors != nullptr) dP *= load(factors + at);
     const Vec<float> dS = P * (dP - load(row_term + x));

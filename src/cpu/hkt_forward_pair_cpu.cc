@@ -1,5 +1,6 @@
 // HKT forward with products of bfloat16 (hkt_pair_tile.h). A work item is a key head and a run of queries: its keys and
-// values are packed once, for all tiles of all query heads that read them.
+// values are packed once, for all tiles of all query heads that read them. A few tiles of queries go through the keys
+// together, block by block: products are so fast that reading long keys from the outer caches would take longer.
 #include "cpu/hkt_forward_tile.h"
 #include "cpu/hkt_pair_kernels.h"
 #include "cpu/hkt_pair_tile.h"
@@ -9,18 +10,28 @@
 namespace strata::STRATA_ISA {
 namespace {
 
+constexpr int64_t kTogether = 4, kBlockKeys = 2048;  // tiles of queries, and keys of a block
+static_assert(kBlockKeys % kPairKeys == 0);
+
+struct QueryTile {
+  QueryTile(const HktProblem& p, Arena& arena) : scores(p, arena), rows(line_width(p.value_size), arena) {}
+
+  PairScores scores;
+  OutputTile<float> rows;
+  int64_t first;  // query
+  HktRange keys;
+};
+
 struct ForwardSpace {
   ForwardSpace(const HktProblem& p, int64_t keys, Arena& arena)
       : panel(p, keys, false, arena),
-        tile(p, arena),
-        rows(line_width(p.value_size), arena),
+        tiles{{p, arena}, {p, arena}, {p, arena}, {p, arena}},
         weights(arena.take<BFloat16>(kPairKeys * kTile)),
         kept(p.dropout.probability > 0 ? arena.take<float>(kPairKeys * kTile) : nullptr),
         clean_values(arena.take<BFloat16>(line_width(p.value_size) * kPairKeys)) {}
 
   KeyPanel panel;
-  PairScores tile;
-  OutputTile<float> rows;
+  QueryTile tiles[kTogether];
   BFloat16* weights;       // (kPairKeys / 2, kTile, 2): exp2(S - peak), rounded
   float* kept;             // (kPairKeys, kTile): the factors of dropout
   BFloat16* clean_values;  // values of a tile without what is infinite or NaN
@@ -28,71 +39,106 @@ struct ForwardSpace {
 
 constexpr int64_t kGroup = kTile / kLanes<float> < 4 ? kTile / kLanes<float> : 4;  // vectors processed together
 
-// The weights of keys j and j + 1, exp2(factor * S - reference), of a group of queries, as pairs. last: there is no key
-// j + 1. kept: the factors of dropout, which the sums do not know, or null.
-inline void exponentials(const float* scores, bool last, float factor, const float* kept, const Vec<float>* reference,
-                         Vec<float>* sum, BFloat16* weights) {
+// The weights exp2(S - reference) of a group of queries, as pairs of keys, and their sums. kept: the factors of
+// dropout, which the sums do not know, or null.
+template <bool kCoarse>
+void exponentials(const PairSum& scores, int64_t n, int64_t x0, const float* kept, const Vec<float>* reference,
+                  Vec<float>* sum, BFloat16* weights) {
+  for (int64_t v = 0; v < kGroup; ++v) sum[v] = Vec<float>{};
+  for (int64_t j = 0; j < n; j += 2) {
+    const bool last = j + 1 == n;  // there is no key j + 1
+    const float* fine = scores.fine + j * kTile;
 #pragma GCC unroll 4
-  for (int64_t v = 0; v < kGroup; ++v) {
-    const int64_t x = v * kLanes<float>;
-    Vec<float> even = exp2<float, ShortExp2Poly>(load(scores + x) * factor - reference[v]);
-    Vec<float> odd = last ? Vec<float>{} : exp2<float, ShortExp2Poly>(load(scores + kTile + x) * factor - reference[v]);
-    sum[v] += even + odd;
-    if (kept != nullptr) {
-      even *= load(kept + x);
-      if (!last) odd *= load(kept + kTile + x);
-    }
-    store_pairs(weights + 2 * x, even, odd);
-  }
-}
-
-// online_softmax() of scores that must still be multiplied by a positive factor. rows.peak is what was subtracted from
-// scores so far. It follows their maximum only when that is far above it: weights up to 2^kFar are as exact as those up
-// to 1, and earlier sums are seldom multiplied by anything but 1.
-void softmax_pairs(const float* scores, int64_t n, float factor, const float* kept, OutputTile<float>& rows,
-                   BFloat16* weights) {
-  constexpr int64_t kN = kLanes<float>;
-  constexpr float kFar = 8;
-  for (int64_t x0 = 0; x0 < kTile; x0 += kGroup * kN) {
-    Vec<float> peak[kGroup], reference[kGroup], sum[kGroup];
-    for (int64_t v = 0; v < kGroup; ++v) peak[v] = splat(-kInfinity<float>);
-    for (int64_t j = 0; j < n; ++j) {
-#pragma GCC unroll 4
-      for (int64_t v = 0; v < kGroup; ++v) {
-        const Vec<float> s = load(scores + j * kTile + x0 + v * kN);
-        peak[v] = s > peak[v] ? s : peak[v];  // skips NaN, which exp2 below passes on
+    for (int64_t v = 0; v < kGroup; ++v) {
+      const int64_t x = x0 + v * kLanes<float>;
+      const Vec<float> start = kCoarse ? scores.upsampled(j, x) - reference[v] : -reference[v];
+      Vec<float> even = exp2_short(load(fine + x) * scores.factor + start);
+      Vec<float> odd = last ? Vec<float>{} : exp2_short(load(fine + kTile + x) * scores.factor + start);
+      sum[v] += even + odd;
+      if (kept != nullptr) {
+        even *= load(kept + j * kTile + x);
+        if (!last) odd *= load(kept + (j + 1) * kTile + x);
       }
-    }
-    for (int64_t v = 0; v < kGroup; ++v) {
-      const int64_t x = x0 + v * kN;
-      const Vec<float> old_peak = load(rows.peak + x), scaled = peak[v] * factor;
-      peak[v] = scaled > old_peak + kFar ? scaled : old_peak;
-      reference[v] = peak[v] == splat(-kInfinity<float>) ? Vec<float>{} : peak[v];
-      sum[v] = Vec<float>{};
-      store(rows.peak + x, peak[v]);
-      store(rows.factor + x, exp2<float>(old_peak - reference[v]));
-    }
-    for (int64_t j = 0; j < n; j += 2) {
-      const int64_t at = j * kTile + x0;
-      exponentials(scores + at, j + 1 == n, factor, kept == nullptr ? nullptr : kept + at, reference, sum,
-                   weights + at + x0);
-    }
-    for (int64_t v = 0; v < kGroup; ++v) {
-      const int64_t x = x0 + v * kN;
-      store(rows.sum + x, load(rows.sum + x) * load(rows.factor + x) + sum[v]);
+      store_pairs(weights + j * kTile + 2 * x, even, odd);
     }
   }
 }
 
-// rows.out += sum_j w_ij v_j for the pairs that count and the values that are infinite or NaN; to[..] = the others.
-void separate_values(PairOperand values, int64_t n, int64_t channels, const ForwardSpace& space, BFloat16* to) {
+// The largest scores of a group of queries, at least `peak`.
+void raise_peaks(const PairSum& scores, int64_t n, int64_t x0, Vec<float>* peak) {
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t v = 0; v < kGroup; ++v) {
+      const Vec<float> s = scores.at(j, x0 + v * kLanes<float>);
+      peak[v] = s > peak[v] ? s : peak[v];  // skips NaN, which the exponential passes on
+    }
+  }
+}
+
+bool any_lane(VecInt<float> mask) {
+  int32_t any = 0;
+  for (int lane = 0; lane < kLanes<float>; ++lane) any |= mask[lane];
+  return any != 0;
+}
+
+// Whether every query of a group has seen a key.
+bool started(const Vec<float>* peak) {
+  VecInt<float> none{};
+  for (int64_t v = 0; v < kGroup; ++v) none |= peak[v] == splat(-kInfinity<float>);
+  return !any_lane(none);
+}
+
+bool all_at_most(const Vec<float>* x, float limit) {
+  VecInt<float> above{};
+  for (int64_t v = 0; v < kGroup; ++v) above |= !(x[v] <= limit);  // so is NaN
+  return !any_lane(above);
+}
+
+// online_softmax() of one tile. rows.peak is what was subtracted from scores so far. Most tiles keep it: only if the
+// weights grow beyond 2^kFar, which is as exact as 1, or if a query has seen no key yet, are the maxima looked for and
+// the weights made again. Earlier sums are then seldom multiplied by anything but 1.
+template <bool kCoarse>
+void softmax_pairs(const PairSum& scores, int64_t n, const float* kept, OutputTile<float>& rows, BFloat16* weights) {
+  constexpr float kMost = 256;
+  constexpr int64_t kN = kLanes<float>;
+  for (int64_t x0 = 0; x0 < kTile; x0 += kGroup * kN) {
+    Vec<float> peak[kGroup], reference[kGroup], sum[kGroup], factor[kGroup];
+    for (int64_t v = 0; v < kGroup; ++v) {
+      peak[v] = reference[v] = load(rows.peak + x0 + v * kN);
+      factor[v] = splat(1.0f);
+    }
+    bool keeps = false;
+    if (started(peak)) {
+      exponentials<kCoarse>(scores, n, x0, kept, reference, sum, weights);
+      keeps = all_at_most(sum, kMost);
+    }
+    if (!keeps) {
+      raise_peaks(scores, n, x0, peak);
+      for (int64_t v = 0; v < kGroup; ++v) {
+        reference[v] = peak[v] == splat(-kInfinity<float>) ? Vec<float>{} : peak[v];
+        factor[v] = exp2<float>(load(rows.peak + x0 + v * kN) - reference[v]);
+      }
+      exponentials<kCoarse>(scores, n, x0, kept, reference, sum, weights);
+    }
+    for (int64_t v = 0; v < kGroup; ++v) {
+      const int64_t x = x0 + v * kN;
+      store(rows.peak + x, peak[v]);
+      store(rows.factor + x, factor[v]);
+      store(rows.sum + x, load(rows.sum + x) * factor[v] + sum[v]);
+    }
+  }
+}
+
+// rows.out += sum_j w_ij v_j for the pairs that count and the values that are infinite or NaN; clean_values = the
+// others.
+void separate_values(PairOperand values, int64_t n, int64_t channels, const ForwardSpace& space, QueryTile& tile) {
+  BFloat16* to = space.clean_values;
   for (int64_t c = 0; c < channels; ++c) {
     for (int64_t j = 0; j < kPairKeys; ++j) {
       BFloat16 value = values.data[c * values.step + j];
       if (j < n && any_non_finite(&value, 1)) {
         for (int64_t x = 0; x < kTile; ++x) {
-          if (space.tile.allowed[j * kTile + x] != 0)
-            space.rows.out[c * kTile + x] += widen(value) * widen(space.weights[j / 2 * 2 * kTile + 2 * x + j % 2]);
+          if (tile.scores.allowed[j * kTile + x] != 0)
+            tile.rows.out[c * kTile + x] += widen(value) * widen(space.weights[j / 2 * 2 * kTile + 2 * x + j % 2]);
         }
         value.bits = 0;
       }
@@ -102,14 +148,14 @@ void separate_values(PairOperand values, int64_t n, int64_t channels, const Forw
 }
 
 // rows.out = rows.out * factor + V^T W
-void accumulate(const HktProblem& p, int64_t j0, int64_t n, bool careful, ForwardSpace& space) {
+void accumulate(const HktProblem& p, int64_t j0, int64_t n, bool careful, QueryTile& tile, ForwardSpace& space) {
   PairOperand values = space.panel.values_transposed(j0);
-  OutputTile<float>& rows = space.rows;
+  OutputTile<float>& rows = tile.rows;
   const int64_t depth = pair_depth(n), paired = round_up(n, 2);
   memset(space.weights + paired * kTile, 0, sizeof(BFloat16) * (depth - paired) * kTile);
   if (careful) {
     for (int64_t at = 0; at < p.value_size * kTile; ++at) rows.out[at] *= rows.factor[at % kTile];
-    separate_values(values, n, p.value_size, space, space.clean_values);
+    separate_values(values, n, p.value_size, space, tile);
     values.data = space.clean_values;
   }
   bool is_one = true;
@@ -123,27 +169,47 @@ void accumulate(const HktProblem& p, int64_t j0, int64_t n, bool careful, Forwar
   }
 }
 
-void forward_tile(const PairHead& head, const HktOutputs& outputs, int64_t i0, ForwardSpace& space) {
-  const HktProblem& p = head.p;
-  const DropoutTile<float> dropout(p.dropout, head.b, head.h);
-  space.rows.start(line_width(p.value_size));
-  if (i0 < head.length) {
-    space.tile.pack(head, i0);
-    float* scores = space.tile.scores[0];
-    const HktRange keys = pair_key_range(head, i0, head.queries(i0));
-    for (int64_t j0 = keys.begin; j0 < keys.end; j0 += kPairKeys) {
-      const int64_t n = min(kPairKeys, keys.end - j0);
-      bool masked = false;
-      const float factor =
-          finish_scores(head, i0, j0, n, space.tile.multiply(head, space.panel, j0, n), scores, &masked);
-      const bool careful = masked && space.panel.has_non_finite_values(j0);
-      if (careful) note_allowed(scores, n, space.tile.allowed);
-      if (dropout.active()) write_factors(dropout, i0, j0, n, space.kept);
-      softmax_pairs(scores, n, factor, dropout.active() ? space.kept : nullptr, space.rows, space.weights);
-      accumulate(p, j0, n, careful, space);
+// One tile of queries and one of keys.
+void attend(const PairHead& head, int64_t j0, const DropoutTile<float>& dropout, QueryTile& tile, ForwardSpace& space) {
+  const int64_t i0 = tile.first, n = min(kPairKeys, tile.keys.end - j0);
+  bool masked = false;
+  const PairSum products = tile.scores.multiply(head, space.panel, j0, n);
+  const PairSum scores = finish_scores(head, i0, j0, n, products, tile.scores.scores[0], &masked);
+  const bool careful = masked && space.panel.has_non_finite_values(j0);
+  if (careful) note_allowed(scores.fine, n, tile.scores.allowed);
+  if (dropout.active()) write_factors(dropout, i0, j0, n, space.kept);
+  const float* kept = dropout.active() ? space.kept : nullptr;
+  if (scores.coarse == nullptr) {
+    softmax_pairs<false>(scores, n, kept, tile.rows, space.weights);
+  } else {
+    softmax_pairs<true>(scores, n, kept, tile.rows, space.weights);
+  }
+  accumulate(head.p, j0, n, careful, tile, space);
+}
+
+// Up to kTogether tiles, from the query `begin` on.
+void forward_tiles(const PairHead& head, const HktOutputs& outputs, int64_t begin, int64_t end, ForwardSpace& space) {
+  const int64_t count = min(kTogether, (end - begin + kTile - 1) / kTile);
+  const DropoutTile<float> dropout(head.p.dropout, head.b, head.h);
+  HktRange all{INT64_MAX, 0};
+  for (int64_t t = 0; t < count; ++t) {
+    QueryTile& tile = space.tiles[t];
+    tile.first = begin + t * kTile;
+    tile.keys = {0, 0};
+    tile.rows.start(line_width(head.p.value_size));
+    if (tile.first >= head.length) continue;
+    tile.scores.pack(head, tile.first);
+    tile.keys = pair_key_range(head, tile.first, head.queries(tile.first));
+    all = {min(all.begin, tile.keys.begin), max(all.end, tile.keys.end)};
+  }
+  for (int64_t block = all.begin; block < all.end; block += kBlockKeys) {
+    for (int64_t t = 0; t < count; ++t) {
+      QueryTile& tile = space.tiles[t];
+      const int64_t last = min(tile.keys.end, block + kBlockKeys);
+      for (int64_t j0 = max(tile.keys.begin, block); j0 < last; j0 += kPairKeys) attend(head, j0, dropout, tile, space);
     }
   }
-  write_outputs(head, i0, outputs, space.rows);
+  for (int64_t t = 0; t < count; ++t) write_outputs(head, space.tiles[t].first, outputs, space.tiles[t].rows);
 }
 
 // Runs of queries, long enough for the packed keys to pay and short enough for every thread to have some.
@@ -179,7 +245,7 @@ bool hkt_forward_pairs(const HktProblem& p, const HktOutputs& outputs, int threa
     }
     for (int64_t h = key_head * group; h < (key_head + 1) * group; ++h) {
       const PairHead head(p, b, h);
-      for (int64_t i0 = begin; i0 < end; i0 += kTile) forward_tile(head, outputs, i0, space);
+      for (int64_t i0 = begin; i0 < end; i0 += kTogether * kTile) forward_tiles(head, outputs, i0, end, space);
     }
   });
   return true;

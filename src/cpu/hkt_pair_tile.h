@@ -1,8 +1,9 @@
 // HKT tiles whose products are those of pair_gemm.h: bfloat16 operands, float32 sums. Tiles are transposed as in
 // hkt_tile.h, S[key][query], so keys are A as they lie in memory and queries are B.
 //
-// Queries and keys enter the products as the caller gave them. The factor of a level, scale * a_l, multiplies sums:
-// level l + 1 starts level l up-sampled and times a_{l+1} / a_l, and what is left in the end is the factor of level 0.
+// Queries and keys enter the products as the caller gave them. The factor of a level, scale * a_l, multiplies sums. The
+// coarse levels are mixed on their own grids; the softmax adds them, up-sampled, to the finest one as it reads it. So
+// all products start at zero: tiles cannot start from a coarse tile in registers, and would wait for it in memory.
 #pragma once
 
 #include "cpu/dropout_cpu.h"
@@ -23,19 +24,10 @@ constexpr int64_t pair_rows(int l) { return (kPairKeys >> l) > kLineStep ? kPair
 constexpr int64_t pair_depth(int64_t n) { return round_up(n, kDepthStep); }
 constexpr int64_t line_width(int64_t channels) { return round_up(channels, kLineStep); }
 
-// Heads of fewer channels have products that are too short to pay. Levels are mixed by ratios of their weights, so no
-// weight may be zero, or so small that a ratio overflows.
+// Heads of fewer channels have products that are too short to pay.
 inline bool pairs_take(const HktProblem& p) {
   constexpr int kFewestChannels = 8;
-  if (p.head_size < kFewestChannels || p.value_size < kFewestChannels) return false;
-  const float* weights = static_cast<const float*>(p.weights);
-  for (int64_t h = 0; h < p.heads; ++h) {
-    for (int l = 0; l < p.levels; ++l) {
-      const float size = __builtin_fabsf(weights[h * p.levels + l]);
-      if (p.levels > 1 && !(size > 1e-12f && size < 1e12f)) return false;
-    }
-  }
-  return true;
+  return p.head_size >= kFewestChannels && p.value_size >= kFewestChannels;
 }
 
 // Keys and values of one key head, packed once for many tiles of queries.
@@ -97,6 +89,22 @@ struct KeyPanel {
   uint8_t* non_finite;  // of every tile: whether a value is infinite or NaN
 };
 
+// Finished scores of a tile, in units of log 2: products times a factor, and the coarse levels.
+struct PairSum {
+  const float* fine;  // (keys, kTile)
+  float factor;
+  const float* coarse;  // (keys / 2, pair_lanes(1)), or null
+
+  // What the coarse levels add to a vector of queries; j: one of two keys that share it.
+  Vec<float> upsampled(int64_t j, int64_t x) const {
+    return StartUpsampled<float>{coarse, pair_lanes(1)}(j, x / kLanes<float>);
+  }
+  Vec<float> at(int64_t j, int64_t x) const {
+    const Vec<float> scaled = load(fine + j * kTile + x) * factor;
+    return coarse == nullptr ? scaled : scaled + upsampled(j, x);
+  }
+};
+
 // Queries of one tile and their scores against a tile of keys.
 struct PairScores {
   PairScores(const HktProblem& p, Arena& arena) : key_width(line_width(p.head_size)) {
@@ -116,26 +124,38 @@ struct PairScores {
     }
   }
 
-  // scores[0] = S of keys j0 .. j0 + n - 1 in units of log 2, over the factor that is returned.
-  float multiply(const PairHead& head, const KeyPanel& panel, int64_t j0, int64_t n) {
+  PairSum multiply(const PairHead& head, const KeyPanel& panel, int64_t j0, int64_t n) {
     const int64_t depth = pair_depth(head.p.head_size);
-    for (int l = head.p.levels - 1; l >= 0; --l) {
+    auto factor = [&](int l) { return static_cast<float>(head.p.scale) * head.weights[l] * kLog2E<float>; };
+    const int top = head.p.levels - 1;
+    for (int l = top; l >= 0; --l) {
       const int64_t lanes = pair_lanes(l), rows = level_rows(n, l);
-      const PairOperand q{queries[l], 2 * lanes};
-      if (l == head.p.levels - 1) {
-        pair_gemm(panel.keys(l, j0), q, scores[l], lanes, rows, lanes, depth, StartZero<float>());
-      } else {
-        const StartUpsampledScaled<float> start{{scores[l + 1], pair_lanes(l + 1)},
-                                                head.weights[l + 1] / head.weights[l]};
-        pair_gemm(panel.keys(l, j0), q, scores[l], lanes, rows, lanes, depth, start);
+      pair_gemm(panel.keys(l, j0), {queries[l], 2 * lanes}, scores[l], lanes, rows, lanes, depth, StartZero<float>());
+    }
+    for (int l = top; l >= 1; --l) mix(l, level_rows(n, l), factor(l), l < top);
+    return {scores[0], factor(0), top > 0 ? scores[1] : nullptr};
+  }
+
+  // scores[l] = factor * scores[l], plus the mix of the levels above, up-sampled.
+  void mix(int l, int64_t rows, float factor, bool add) {
+    const int64_t lanes = pair_lanes(l);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t x = 0; x < lanes; x += kLanes<float>) {
+        float* at = scores[l] + r * lanes + x;
+        const Vec<float> own = load(at) * factor;
+        if (add) {
+          const StartUpsampled<float> above{scores[l + 1], pair_lanes(l + 1)};
+          store(at, own + above(r, x / kLanes<float>));
+        } else {
+          store(at, own);
+        }
       }
     }
-    return static_cast<float>(head.p.scale) * head.weights[0] * kLog2E<float>;
   }
 
   int64_t key_width;
   BFloat16* queries[kMaxLevels];  // (key_width / 2, lanes, 2) of level l
-  float* scores[kMaxLevels];      // (rows, lanes): the mix of the levels from l up, over the factor of level l
+  float* scores[kMaxLevels];      // (rows, lanes): products; of coarse levels then the mix of those from l up
   BFloat16* lines;                // scratch
   uint8_t* allowed;               // (key, query) pairs that are not masked; filled only if it matters
 };
@@ -152,15 +172,15 @@ inline HktRange pair_key_range(const PairHead& head, int64_t i0, int64_t count) 
   return {range.begin / kPairKeys * kPairKeys, range.end};
 }
 
-// The finished scores of a tile from the sums of multiply(): times the factor, if something is added to them or if it
-// does not keep their order. Returns the factor that is left.
-inline float finish_scores(const PairHead& head, int64_t i0, int64_t j0, int64_t n, float factor, float* scores,
-                           bool* masked) {
+// The finished scores of a tile: those of multiply(), or, where something is added to them, written in their place.
+inline PairSum finish_scores(const PairHead& head, int64_t i0, int64_t j0, int64_t n, PairSum sum, float* scores,
+                             bool* masked) {
   *masked = head.is_masked(i0, j0, n);
-  if (!*masked && head.slope == 0.0f && factor > 0.0f) return factor;
-  for (int64_t at = 0; at < n * kTile; at += kLanes<float>) store(scores + at, load(scores + at) * factor);
+  if (!*masked && head.slope == 0.0f) return sum;
+  for (int64_t j = 0; j < n; ++j)
+    for (int64_t x = 0; x < kTile; x += kLanes<float>) store(scores + j * kTile + x, sum.at(j, x));
   add_terms<BFloat16, float>(head, i0, j0, n, scores);
-  return 1.0f;
+  return {scores, 1.0f, nullptr};
 }
 
 }  // namespace strata::STRATA_ISA

@@ -19,13 +19,6 @@ struct PairOperand {
 // the sum has a multiple of kDepthStep terms; the caller has room for them, and zeros where they must not count.
 constexpr int64_t kPairLanes = 16;
 
-template <class T>
-struct StartUpsampledScaled {  // every number of the coarse tile, times `factor`, twice in both directions
-  StartUpsampled<T> coarse;
-  T factor;
-  Vec<T> operator()(int64_t r, int64_t v) const { return coarse(r, v) * factor; }
-};
-
 template <class Start>
 inline constexpr bool kStartsAtZero = false;
 template <>

@@ -165,11 +165,6 @@ struct Exp2Poly<double> {
   static constexpr int64_t kBias = 1023;
 };
 
-// For results that become bfloat16: degree 4, relative error 3e-6.
-struct ShortExp2Poly : Exp2Poly<float> {
-  static constexpr float kCoefficient[] = {1.0f, 0.6931241934f, 0.2402409861f, 0.05590642494f, 0.009582853077f};
-};
-
 // The polynomial part of 2^(n + f).
 template <class T, class P>
 inline Vec<T> exp2_fraction(Vec<T> f) {
@@ -184,26 +179,25 @@ inline Vec<T> exp2_fraction(Vec<T> f) {
 // exactly 0; NaN stays NaN.
 #ifdef __AVX512F__
 // The zero-masked forms with a full mask: in the unmasked ones GCC 12 warns about its own header.
-template <class P>
 inline Vec<float> exp2_vector(Vec<float> x) {
   const Vec<float> clamped =
       _mm512_maskz_max_ps(0xffff, splat(2 * Exp2Poly<float>::kSmallest), x);  // max(a, NaN) is NaN
   const Vec<float> n = _mm512_maskz_roundscale_ps(0xffff, clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  return _mm512_maskz_scalef_ps(0xffff, exp2_fraction<float, P>(clamped - n), n);
+  return _mm512_maskz_scalef_ps(0xffff, exp2_fraction<float, Exp2Poly<float>>(clamped - n), n);
 }
-template <class P>
 inline Vec<double> exp2_vector(Vec<double> x) {
   const Vec<double> clamped = _mm512_maskz_max_pd(0xff, splat(2 * Exp2Poly<double>::kSmallest), x);
   const Vec<double> n = _mm512_maskz_roundscale_pd(0xff, clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  return _mm512_maskz_scalef_pd(0xff, exp2_fraction<double, P>(clamped - n), n);
+  return _mm512_maskz_scalef_pd(0xff, exp2_fraction<double, Exp2Poly<double>>(clamped - n), n);
 }
-template <class T, class P = Exp2Poly<T>>
+template <class T>
 inline Vec<T> exp2(Vec<T> x) {
-  return exp2_vector<P>(x);
+  return exp2_vector(x);
 }
 #else
-template <class T, class P = Exp2Poly<T>>
+template <class T>
 inline Vec<T> exp2(Vec<T> x) {
+  using P = Exp2Poly<T>;
   const VecInt<T> underflow = x < splat(P::kSmallest);  // false for NaN, which the product at the end keeps
   const Vec<T> clamped = underflow ? splat(P::kSmallest) : x;
   const Vec<T> shifted = clamped + splat(P::kRound);
@@ -211,6 +205,32 @@ inline Vec<T> exp2(Vec<T> x) {
   const VecInt<T> exponent = (reinterpret_cast<VecInt<T>>(shifted) + P::kBias) << P::kMantissaBits;
   const Vec<T> result = poly * reinterpret_cast<Vec<T>>(exponent);
   return underflow ? Vec<T>{} : result;
+}
+#endif
+
+// 2^(n + f) with f in [0, 1] for results that become bfloat16: degree 4, relative error 3e-6, exact at 0.
+struct ShortExp2Poly {
+  static constexpr float kCoefficient[] = {1.0f, 0.69304484129f, 0.24128019810f, 0.052242472768f, 0.013426683843f};
+};
+
+// 2^x as exp2(), also for large x: above 2^127 the result is that or more, up to infinity.
+#ifdef __AVX512F__
+inline Vec<float> exp2_short(Vec<float> x) {
+  // x less the integer below it, and times 2 to that integer: two instructions, which take -inf as it should be.
+  const Vec<float> f = _mm512_maskz_reduce_ps(0xffff, x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  return _mm512_maskz_scalef_ps(0xffff, exp2_fraction<float, ShortExp2Poly>(f), x);
+}
+#else
+inline Vec<float> exp2_short(Vec<float> x) {
+  using P = Exp2Poly<float>;
+  constexpr float kLargest = 127.0f;
+  const VecInt<float> underflow = x < splat(P::kSmallest);  // false for NaN, which the product at the end keeps
+  const Vec<float> below = x > splat(kLargest) ? splat(kLargest) : x;
+  const Vec<float> clamped = underflow ? splat(P::kSmallest) : below;
+  const Vec<float> shifted = (clamped - splat(0.5f)) + splat(P::kRound);
+  const Vec<float> poly = exp2_fraction<float, ShortExp2Poly>(clamped - (shifted - splat(P::kRound)));
+  const VecInt<float> exponent = (reinterpret_cast<VecInt<float>>(shifted) + P::kBias) << P::kMantissaBits;
+  return underflow ? Vec<float>{} : poly * reinterpret_cast<Vec<float>>(exponent);
 }
 #endif
 

@@ -120,6 +120,33 @@ TEST(HktPairs, AnyNumberOfTokensEqualsFloat32Arithmetic) {
   ASSERT_TRUE(set_isa(before).ok());
 }
 
+// The kernels of pairs subtract the same number from the scores of many tiles. Here the scores of the second half of
+// the keys are some 2^-100 or 2^100 times those of the first, there are more keys than a block has, and one level
+// counts for nothing.
+TEST(HktPairs, ScoresThatFallOrRiseWithTheKeysEqualFloat32Arithmetic) {
+  const Isa before = current_isa();
+  for (const Isa isa : tested_isas()) {
+    if (!is_for_bfloat16(isa)) continue;
+    for (const float slope : {-0.03f, 0.03f}) {
+      const HktCase spec{"slope", 1, 1, 1, 2200, 3, 8, 8, false};
+      HktData<BFloat16> pairs(spec), single(spec);
+      for (HktData<BFloat16>* d : {&pairs, &single}) {
+        d->weights(0, 0, 0, 0) = 1.0f;
+        d->weights(0, 0, 0, 1) = d->weights(0, 0, 0, 2) = 0.0f;
+        for (int64_t t = 0; t < spec.tokens; ++t) {
+          d->q[0](0, 0, t, 0) = BFloat16(8.0f);
+          d->k[0](0, 0, t, 0) = BFloat16(slope * static_cast<float>(t));
+        }
+        ASSERT_TRUE(set_isa(d == &pairs ? isa : Isa::kPortable).ok());
+        ASSERT_TRUE(hkt_forward(d->problem(), d->outputs()).ok());
+      }
+      EXPECT_LT(relative_error(pairs.out, single.out), 0.01) << slope << " on " << isa_name(isa);
+      EXPECT_LT(relative_error(pairs.lse, single.lse), 1e-5) << slope << " on " << isa_name(isa);
+    }
+  }
+  ASSERT_TRUE(set_isa(before).ok());
+}
+
 TEST(HktSubsumption, OneHotWeightsAreFlatAttention) {
   HktCase spec{"one_hot", 2, 2, 2, 100, 3, 16, 16, true};
   HktData<float> d(spec);
