@@ -27,6 +27,9 @@ class Pretrained {
   // precision becomes float32. Throws Error (kData).
   static Pretrained load(const std::filesystem::path& folder, bool check_digest = true);
 
+  // The word embeddings of an encoder alone: (vocabulary, hidden), float32. Throws Error (kData).
+  static torch::Tensor load_words(const std::filesystem::path& folder, const PretrainedConfig& config);
+
   // The states of every token after each layer: states[0] are the embeddings, the last ones are the output of the model
   // (of language models after the final norm). ids: (batch, tokens); padding after `lengths` may hold any id.
   // first: the position of the first token, for a causal model whose attention caches the tokens before.
@@ -77,6 +80,9 @@ class Pretrained {
   std::vector<Layer> layers_;
   Linear pooler_, dense_, classes_;
 };
+
+// config.json of a model's folder. Throws Error (kData).
+PretrainedConfig read_pretrained_config(const std::filesystem::path& folder);
 
 // The tokenizer in a model's folder. Throws Error (kData) if it has tokens that the model lacks.
 Tokenizer tokenizer_of(const std::filesystem::path& folder, const PretrainedConfig& config);
