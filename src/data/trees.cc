@@ -75,7 +75,7 @@ Tree word_tree(std::span<const Token> tokens, const std::vector<std::string>& wo
   std::vector<int64_t> begins;  // the first token of each word
   for (size_t t = 0; t < tokens.size(); ++t) {
     std::string word(word_of(words, tokens[t]));
-    const bool goes_on = t > 0 && continues_word(word);
+    const bool goes_on = text.ends_with(' ') && continues_word(word);  // no word goes on behind a line break
     if (goes_on) {
       text.pop_back();  // the space
       word.erase(0, std::string_view(kContinuation).size());
