@@ -25,10 +25,9 @@ void save_training(const fs::path& path, AdamW& optimizer, const ModelCard& card
 
 RunState load_training(const fs::path& path, SequenceModel& model, AdamW& optimizer, const ModelCard& card) {
   const SafetensorsFile file = load_tensors(path);
-  // Read and written again, because the card of an older file lacks what has come since.
-  Json stored_card = ModelCard::from_json(header_json(file, kCardKey, path), path.string()).to_json();
-  Json own_card = card.to_json();
-  for (Json* one : {&stored_card, &own_card}) one->erase(kColumnsKey);  // an older file has none
+  Json stored_card = header_json(file, kCardKey, path), own_card = card.to_json();
+  if (Json& shape = stored_card["shape"]; shape.is_object()) shape.emplace("frozen", 0);  // an older file has none
+  for (Json* one : {&stored_card, &own_card}) one->erase(kColumnsKey);                    // an older file has none
   if (stored_card != own_card) {
     throw output_error("{}: expected a checkpoint of this run, got one of another model or task", path.string());
   }
