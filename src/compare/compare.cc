@@ -98,8 +98,7 @@ std::vector<Run> make_runs(const std::vector<Variant>& variants, int64_t first_s
       Run run;
       run.config = variant.config;
       run.config.train.seed = first_seed + seed;
-      if (!run.config.data.data.empty())
-        run.config.data.data = fs::absolute(run.config.data.data).lexically_normal().string();
+      run.config.data = with_absolute_paths(run.config.data);
       if (run.config.train.threads == 0) run.config.train.threads = threads;
       run.label = fmt::format("{}, seed {}", variant.name, run.config.train.seed);
       run.folder = {run_folder(folder, variant.name, run.config.train.seed)};

@@ -20,9 +20,14 @@ struct DataConfig {
   std::string label_column = "label", text_column = "text";
   std::string tokens = "bytes";
   int64_t words = 20000;
+  std::string embeddings;                // a Hugging Face folder, with tokens "pieces"
   std::vector<std::string> labels = {};  // of a model that reads a table; empty: those of the training rows. No option
+  std::string pieces = {};               // the tokenizer of a model (data/pieces.h); empty: the folder's. No option
 };
 
 void declare(OptionTable& table, DataConfig& config);
+
+// With absolute paths, for a record: a relative one would mean another file in another working directory.
+DataConfig with_absolute_paths(DataConfig config);
 
 }  // namespace strata

@@ -48,7 +48,8 @@ struct TaskData {
   int64_t vocabulary = 0;
   int64_t length = 0;               // tokens of the longest row, at most
   std::vector<std::string> labels;  // names of the classes
-  std::vector<std::string> words;   // the vocabulary, where tokens are words (data/words.h)
+  std::vector<std::string> words;   // the vocabulary, where tokens are words (data/words.h) or pieces
+  std::string pieces;               // their tokenizer, where tokens are word pieces (data/pieces.h)
   Dataset train, valid, test;
   std::vector<std::filesystem::path> files;  // what was read, folders of many small files as one
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "data/cache.h"
-#include "data/lines.h"
 #include "data/task.h"
 #include "util/error.h"
+#include "util/lines.h"
 #include "util/text.h"
 
 namespace strata {

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <unordered_set>
 
-#include "data/lines.h"
 #include "util/error.h"
+#include "util/lines.h"
 #include "util/random.h"
 #include "util/text.h"
 

@@ -5,10 +5,10 @@
 #include <map>
 #include <set>
 
-#include "data/lines.h"
 #include "data/task.h"
 #include "util/error.h"
 #include "util/json.h"
+#include "util/lines.h"
 #include "util/text.h"
 
 namespace strata {

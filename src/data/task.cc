@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 #include "data/listops.h"
-#include "data/words.h"
+#include "data/pieces.h"
 #include "util/error.h"
 #include "util/random.h"
 #include "util/text.h"
@@ -23,37 +24,6 @@ void Dataset::add_problem(std::string problem) {
   constexpr size_t kShown = 5;
   ++bad;
   if (problems.size() < kShown) problems.push_back(std::move(problem));
-}
-
-void declare(OptionTable& table, DataConfig& c) {
-  table.begin_group("Data");
-  table.add("task", &c.task, {.help = "What to learn (strata data list)", .choices = task_names()});
-  table.add("data", &c.data, {.help = "File or folder with the data; the task's own place in the cache if empty"});
-  table.add("length", &c.length, {.help = "Tokens per row at most; 0: the task's default", .min = 0, .max = 1 << 20});
-  table.add("train_rows", &c.train_rows,
-            {.help = "Training rows; 0: all (listops, recall: 20000)", .min = 0, .max = kMostCount});
-  table.add("valid_rows", &c.valid_rows,
-            {.help = "Validation rows; 0: all (listops, recall: 2000)", .min = 0, .max = kMostCount});
-  table.add("test_rows", &c.test_rows,
-            {.help = "Test rows; 0: all (listops, recall: 2000)", .min = 0, .max = kMostCount});
-  table.add("valid_share", &c.valid_share,
-            {.help = "Share of the training rows kept for validation where the data has no such split",
-             .min = 0,
-             .max = 0.9});
-  table.add("data_seed", &c.data_seed,
-            {.help = "Seed of generated data and of the validation split", .min = 0, .max = kMostSeed});
-  table.add("min_length", &c.min_length, {.help = "Shortest expression", .min = 1, .max = 1 << 20, .task = "listops"});
-  table.add("max_depth", &c.max_depth, {.help = "Deepest nesting", .min = 1, .max = 100, .task = "listops"});
-  table.add("max_args", &c.max_args,
-            {.help = "Most arguments of an operator", .min = 2, .max = 100, .task = "listops"});
-  table.add("pairs", &c.pairs, {.help = "Keys with a digit in a row", .min = 1, .max = 26, .task = "recall"});
-  table.add("label_column", &c.label_column,
-            {.help = "Column of the label: a name, or a number from 1", .task = "table"});
-  table.add("text_column", &c.text_column, {.help = "Column of the text: a name, or a number from 1", .task = "table"});
-  table.add("tokens", &c.tokens, {.help = "What texts are read as (imdb, table)", .choices = {"bytes", "words"}});
-  table.add(
-      "words", &c.words,
-      {.help = "Vocabulary: the commonest words of the training rows, with --tokens words", .min = 1, .max = 60000});
 }
 
 const std::vector<Task>& tasks() {
@@ -180,17 +150,41 @@ void check_splits(const TaskData& data, bool whole) {
   }
 }
 
+// Whether the task, the tokens and the embeddings go together.
+void check_tokens(const DataConfig& config) {
+  const bool pieces = config.tokens == "pieces";
+  if (config.tokens != "bytes" && config.task != "imdb" && config.task != "table")
+    throw usage_error("tokens: only the texts of imdb and table can be read as {}; use --tokens bytes for the task {}",
+                      config.tokens, config.task);
+  if (pieces && config.embeddings.empty() && config.pieces.empty())
+    throw usage_error(
+        "embeddings: --tokens pieces needs the Hugging Face folder of a BERT or MiniLM encoder; pass it with "
+        "--embeddings");
+  if (!pieces && !config.embeddings.empty())
+    throw usage_error("embeddings: expected --tokens pieces beside --embeddings, got --tokens {}", config.tokens);
+}
+
+// The vocabulary: that of a model if given, else of the embeddings' folder, or of the training rows.
+void choose_words(TaskData& data, const DataConfig& config, const std::vector<std::string>& words) {
+  if (config.tokens == "words") {
+    data.words = words.empty() ? common_words(data.train, config.words) : words;
+  } else if (!config.pieces.empty()) {
+    data.words = words;
+    data.pieces = config.pieces;
+  } else {
+    std::tie(data.words, data.pieces) = read_pieces(config.embeddings);
+    for (fs::path& file : embedding_files(config.embeddings)) data.files.push_back(std::move(file));
+  }
+}
+
 }  // namespace
 
 TaskData load_task(const DataConfig& given, const std::vector<std::string>& words, bool whole) {
   const Task& task = find_task(given.task);
   DataConfig config = given;
   if (config.length == 0) config.length = task.length;
-  const bool as_words = config.tokens == "words";
-  if (as_words && given.task != "imdb" && given.task != "table")
-    throw usage_error(
-        "tokens: only the texts of imdb and table can be read as words; use --tokens bytes for the task {}",
-        given.task);
+  const bool as_words = config.tokens != "bytes";
+  check_tokens(config);
   const int64_t length = config.length;
   if (as_words) config.length = std::numeric_limits<int32_t>::max();  // rows are cut as words, not as bytes
   TaskData data = task.load(config);
@@ -203,9 +197,9 @@ TaskData load_task(const DataConfig& given, const std::vector<std::string>& word
     cut_valid_split(data, config);
   }
   if (as_words) {
-    data.words = words.empty() ? common_words(data.train, config.words) : words;
-    const WordVocabulary vocabulary(data.words);
-    for (Dataset* split : {&data.train, &data.valid, &data.test}) *split = to_words(*split, vocabulary, length);
+    choose_words(data, config, words);
+    const TextEncoder encode = text_encoder(data.words, data.pieces);
+    for (Dataset* split : {&data.train, &data.valid, &data.test}) *split = to_words(*split, encode, length);
     data.vocabulary = kUnknownWord + 1 + static_cast<int64_t>(data.words.size());
   }
   keep_rows(data.train, config.train_rows);
@@ -228,7 +222,7 @@ std::vector<std::string> describe_problems(const TaskData& data) {
 }
 
 std::vector<Token> encode_input(const std::string& task, const std::string& input, int64_t length,
-                                const std::vector<std::string>& words) {
+                                const std::vector<std::string>& words, const std::string& pieces) {
   std::vector<Token> tokens;
   if (task == "listops") {
     std::string unknown;
@@ -250,7 +244,7 @@ std::vector<Token> encode_input(const std::string& task, const std::string& inpu
     }
     tokens = byte_tokens(input);
   } else if (!words.empty()) {
-    tokens = WordVocabulary(words).encode(input);
+    tokens = text_encoder(words, pieces)(input);
     if (static_cast<int64_t>(tokens.size()) > length) tokens.resize(static_cast<size_t>(length));
   } else {
     tokens = byte_tokens(std::string_view(input).substr(0, static_cast<size_t>(length)));

@@ -37,9 +37,9 @@ TaskData load_task(const DataConfig& config, const std::vector<std::string>& wor
 std::vector<std::string> describe_problems(const TaskData& data);
 
 // An input, typed or from a file, as tokens: words of an expression, bytes of a text (or words, if a vocabulary is
-// given), pixels of an image. Longer inputs are cut at `length`.
+// given, or its pieces, by that tokenizer), pixels of an image. Longer inputs are cut at `length`.
 std::vector<Token> encode_input(const std::string& task, const std::string& input, int64_t length,
-                                const std::vector<std::string>& words = {});
+                                const std::vector<std::string>& words = {}, const std::string& pieces = "");
 
 // Each token in readable form: a word, a character (\\xHH for other bytes), the value of a pixel.
 std::vector<std::string> show_tokens(const std::string& task, std::span<const Token> tokens,

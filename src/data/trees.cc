@@ -5,6 +5,7 @@
 #include "data/listops.h"
 #include "data/words.h"
 #include "strata/document.h"
+#include "tokenizer/tokenizer.h"
 #include "util/error.h"
 
 namespace strata {
@@ -51,17 +52,53 @@ Tree text_tree(std::span<const Token> tokens) {
   return document.tree;
 }
 
-// One leaf per word. Bytes beyond ASCII become letters; a line break becomes a word that ends its paragraph.
+bool continues_word(std::string_view piece) {
+  constexpr std::string_view kMark = kContinuation;
+  return piece.size() > kMark.size() && piece.starts_with(kMark);
+}
+
+// Word pieces have no line breaks, but web pages have <br />, whose last piece is this one.
+bool ends_line(std::span<const Token> tokens, size_t last, const std::vector<std::string>& words) {
+  constexpr std::string_view kBreak[] = {"<", "br", "/", ">"};
+  constexpr size_t kCount = std::size(kBreak);
+  if (last + 1 < kCount) return false;
+  for (size_t i = 0; i < kCount; ++i) {
+    if (word_of(words, tokens[last + 1 - kCount + i]) != kBreak[i]) return false;
+  }
+  return true;
+}
+
+// One leaf per word. Bytes beyond ASCII become letters, and so does whitespace; a line break becomes a word that ends
+// its paragraph. Pieces of one word are a family of leaves.
 Tree word_tree(std::span<const Token> tokens, const std::vector<std::string>& words) {
   std::string text;
-  for (const Token token : tokens) {
-    std::string word = token == kUnknownWord ? "x " : show_word(words, token);  // not "?", which ends a sentence
-    for (char& c : word) c = static_cast<uint8_t>(c) >= 0x80 ? 'x' : c;
-    text += word == kLineBreak ? "|\n\n" : word;
+  std::vector<int64_t> begins;  // the first token of each word
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    std::string word(word_of(words, tokens[t]));
+    const bool goes_on = text.ends_with(' ') && continues_word(word);  // no word goes on behind a line break
+    if (goes_on) {
+      text.pop_back();  // the space
+      word.erase(0, std::string_view(kContinuation).size());
+    } else {
+      begins.push_back(static_cast<int64_t>(t));
+    }
+    if (word == kLineBreak) {
+      text += "|\n\n";
+      continue;
+    }
+    for (char& c : word) c = c <= ' ' || c == 0x7f || static_cast<uint8_t>(c) >= 0x80 ? 'x' : c;
+    text += (word.empty() ? "x" : word) + (ends_line(tokens, t, words) ? "\n\n" : " ");
   }
   Document document;
   check(document_from_text(text, TextLeaf::kWord, &document));
-  return document.tree;
+  if (begins.size() == tokens.size()) return document.tree;
+  begins.push_back(static_cast<int64_t>(tokens.size()));
+  std::vector<Span> spans;
+  for (const Span span : document.tree.spans()) spans.push_back({begins[span.begin], begins[span.end]});
+  for (size_t w = 0; w + 1 < begins.size(); ++w) spans.push_back({begins[w], begins[w + 1]});
+  Tree tree;
+  check(tree_from_spans(static_cast<int64_t>(tokens.size()), spans, Domain::kSequence, &tree));
+  return tree;
 }
 
 }  // namespace

@@ -12,9 +12,10 @@
 
 namespace strata {
 
-// Kinds: "brackets" (the lists of an expression), "text" (paragraphs, sentences and words; if tokens are bytes, also
-// the bytes of each word), "quadtree" (a square image, whose tokens are then taken in the order of quadtree_order()),
-// "balanced" and "star". Families of "brackets" and "text" are split into families of at most `branching` children.
+// Kinds: "brackets" (the lists of an expression), "text" (paragraphs, sentences and words; if tokens are bytes or word
+// pieces, also those of each word), "quadtree" (a square image, whose tokens are then taken in the order of
+// quadtree_order()), "balanced" and "star". Families of "brackets" and "text" are split into families of at most
+// `branching` children.
 const std::vector<std::string>& tree_kinds();
 
 class TreeMaker {

@@ -48,7 +48,7 @@ WordVocabulary::WordVocabulary(const std::vector<std::string>& words) {
   for (size_t w = 0; w < words.size(); ++w) tokens_.emplace(words[w], static_cast<Token>(kUnknownWord + 1 + w));
 }
 
-std::vector<Token> WordVocabulary::encode(std::string_view text) const {
+std::vector<Token> WordVocabulary::operator()(std::string_view text) const {
   std::vector<Token> tokens;
   for (const std::string& word : split_words(text)) {
     const auto found = tokens_.find(word);
@@ -76,22 +76,26 @@ std::vector<std::string> common_words(const Dataset& bytes, int64_t most) {
   return words;
 }
 
-Dataset to_words(const Dataset& bytes, const WordVocabulary& vocabulary, int64_t length) {
+Dataset to_words(const Dataset& bytes, const TextEncoder& encode, int64_t length) {
   Dataset data;
   data.bad = bytes.bad;
   data.problems = bytes.problems;
   for (int64_t row = 0; row < bytes.size(); ++row) {
-    std::vector<Token> tokens = vocabulary.encode(text_of(bytes.row(row)));
+    std::vector<Token> tokens = encode(text_of(bytes.row(row)));
     if (tokens.empty()) tokens.push_back(kUnknownWord);
     data.add_row(tokens, bytes.rows[row].label, length);
   }
   return data;
 }
 
+std::string_view word_of(const std::vector<std::string>& words, Token token) {
+  if (token <= kUnknownWord || token - kUnknownWord > static_cast<int64_t>(words.size())) return {};
+  return words[token - kUnknownWord - 1];
+}
+
 std::string show_word(const std::vector<std::string>& words, Token token) {
-  if (token <= kUnknownWord || token - kUnknownWord > static_cast<int64_t>(words.size())) return "? ";
-  const std::string& word = words[token - kUnknownWord - 1];
-  return word == kLineBreak ? word : word + " ";
+  const std::string word(word_of(words, token));
+  return word.empty() ? "? " : word == kLineBreak ? word : word + " ";
 }
 
 }  // namespace strata

@@ -1,6 +1,7 @@
 // Texts as words instead of bytes: a vocabulary of the most frequent words of the training rows.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -20,7 +21,7 @@ std::vector<std::string> split_words(std::string_view text);
 class WordVocabulary {
  public:
   explicit WordVocabulary(const std::vector<std::string>& words);
-  std::vector<Token> encode(std::string_view text) const;
+  std::vector<Token> operator()(std::string_view text) const;
 
  private:
   std::unordered_map<std::string, Token> tokens_;
@@ -28,9 +29,12 @@ class WordVocabulary {
 
 // The most frequent words of rows of bytes, most frequent first; equally frequent words in alphabetical order.
 std::vector<std::string> common_words(const Dataset& bytes, int64_t most);
+using TextEncoder = std::function<std::vector<Token>(std::string_view text)>;
 // Rows of bytes as rows of words, cut at `length`; rows without any word become one unknown word.
-Dataset to_words(const Dataset& bytes, const WordVocabulary& vocabulary, int64_t length);
+Dataset to_words(const Dataset& bytes, const TextEncoder& encode, int64_t length);
 
+// Empty for a token that is no word.
+std::string_view word_of(const std::vector<std::string>& words, Token token);
 // A token in readable form: the word and a space.
 std::string show_word(const std::vector<std::string>& words, Token token);
 

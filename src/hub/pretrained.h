@@ -29,6 +29,9 @@ class Pretrained {
   // A model of this shape with random weights and no classes, for measuring time, which does not depend on the weights.
   static Pretrained seeded(const PretrainedConfig& config, uint64_t seed);
 
+  // The word embeddings of an encoder alone: (vocabulary, hidden), float32. Throws Error (kData).
+  static torch::Tensor load_words(const std::filesystem::path& folder, const PretrainedConfig& config);
+
   // The states of every token after each layer: states[0] are the embeddings, the last ones are the output of the model
   // (of language models after the final norm). ids: (batch, tokens); padding after `lengths` may hold any id.
   // first: the position of the first token, for a causal model whose attention caches the tokens before.
@@ -82,6 +85,9 @@ class Pretrained {
   std::vector<Layer> layers_;
   Linear pooler_, dense_, classes_;
 };
+
+// config.json of a model's folder. Throws Error (kData).
+PretrainedConfig read_pretrained_config(const std::filesystem::path& folder);
 
 // The tokenizer in a model's folder. Throws Error (kData) if it has tokens that the model lacks.
 Tokenizer tokenizer_of(const std::filesystem::path& folder, const PretrainedConfig& config);

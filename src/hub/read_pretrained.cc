@@ -15,6 +15,8 @@ namespace strata {
 
 using torch::Tensor;
 
+static constexpr const char* kEncoderWords = "embeddings.word_embeddings.weight";
+
 // Tensors by name, with any prefix that the file may use; or, of a seeded model, random ones.
 class Pretrained::Reader {
  public:
@@ -87,7 +89,7 @@ class Pretrained::Reader {
 void Pretrained::read_bert(const Reader& reader) {
   const PretrainedConfig& c = config_;
   const int64_t H = c.hidden;
-  words_ = reader.tensor("embeddings.word_embeddings.weight", {c.vocabulary, H});
+  words_ = reader.tensor(kEncoderWords, {c.vocabulary, H});
   positions_ = reader.tensor("embeddings.position_embeddings.weight", {c.positions, H});
   if (c.types > 0) types_ = reader.tensor("embeddings.token_type_embeddings.weight", {c.types, H});
   embedding_norm_ = reader.norm("embeddings.LayerNorm");
@@ -158,12 +160,20 @@ void Pretrained::read_modern(const Reader& reader) {
   frequencies_ = torch::tensor(c.rotary.frequencies(c.head_size), torch::kDouble);
 }
 
-Pretrained Pretrained::load(const std::filesystem::path& folder, bool check_digest) {
+PretrainedConfig read_pretrained_config(const std::filesystem::path& folder) {
   const std::filesystem::path config = folder / "config.json";
   if (!std::filesystem::exists(config))
     throw data_error("{}: expected config.json in this folder, found none", folder.string());
+  return PretrainedConfig::from_json(read_file(config), config.string());
+}
+
+Tensor Pretrained::load_words(const std::filesystem::path& folder, const PretrainedConfig& config) {
+  return Reader(folder, config, DigestCheck::kIfStored).tensor(kEncoderWords, {config.vocabulary, config.hidden});
+}
+
+Pretrained Pretrained::load(const std::filesystem::path& folder, bool check_digest) {
   Pretrained model;
-  model.config_ = PretrainedConfig::from_json(read_file(config), config.string());
+  model.config_ = read_pretrained_config(folder);
   PretrainedConfig& c = model.config_;
   // What generation_config.json says comes first, as in transformers.
   if (const auto generation = folder / "generation_config.json"; c.is_causal() && std::filesystem::exists(generation)) {

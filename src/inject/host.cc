@@ -4,7 +4,6 @@
 
 #include "data/task.h"
 #include "data/trees.h"
-#include "data/words.h"
 #include "inject/inject.h"
 #include "model/hkt_attention.h"
 #include "model/model_file.h"
@@ -123,7 +122,7 @@ class TrainedHost : public Host {
 
   HostText read(const std::string& text) const override {
     HostText read{text, {}, {}, false};
-    for (const Token token : encode_input(card().task, text, longest_, card().words))
+    for (const Token token : encode_input(card().task, text, longest_, card().words, card().pieces))
       read.encoding.ids.push_back(token);
     read.cut = card().task != "listops" && read.tokens() == longest_ && text.size() > static_cast<size_t>(longest_);
     return read;

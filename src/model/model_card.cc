@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "data/listops.h"
+#include "data/pieces.h"
 #include "data/task.h"
 #include "data/trees.h"
-#include "data/words.h"
 #include "util/error.h"
 #include "util/text.h"
 
@@ -34,6 +34,16 @@ void check(const ModelCard& card, const std::string& where) {
   require(card.shape.tables == (has_tree ? trees.position_tables() : ModelShape().tables) &&
               card.shape.places == (has_tree ? trees.position_places() : ModelShape().places),
           "as many sibling positions as the kind of tree has");
+  require(card.pieces.empty() ? card.shape.frozen == 0 : card.shape.frozen > 0 && !card.words.empty(),
+          "frozen embeddings where tokens are word pieces");
+  if (!card.pieces.empty()) {
+    try {
+      text_encoder(card.words, card.pieces);
+    } catch (const Error& error) {
+      throw output_error("{}: the model header is damaged: {}", where, error.what());
+    }
+    return;
+  }
   for (const std::string& word : card.words)
     require(split_words(word) == std::vector<std::string>{word}, "words that a text can have");
 }
@@ -53,6 +63,7 @@ Json ModelCard::to_json() const {
                {"config", config_table.record()},
                {"shape", shape_table.record()}};
   if (!words.empty()) json["words"] = words;
+  if (!pieces.empty()) json["pieces"] = pieces;
   if (!label_column.empty()) json[kColumnsKey] = {{"label", label_column}, {"text", text_column}};
   return json;
 }
@@ -78,6 +89,7 @@ ModelCard ModelCard::from_json(const Json& json, const std::string& where) {
       card.text_column = json[kColumnsKey].at("text");
     }
     if (json.contains("words")) card.words = json.at("words").get<std::vector<std::string>>();
+    if (json.contains("pieces")) card.pieces = json.at("pieces");
   } catch (const nlohmann::json::exception& error) {
     throw output_error("{}: the model header is damaged ({})", where, shown(error.what(), 200));
   }

@@ -15,8 +15,11 @@ struct ModelCard {
   std::string task;
   std::string tree;                       // kind of tree of its rows
   std::vector<std::string> labels;        // of its classes
-  std::vector<std::string> words;         // its vocabulary, if tokens are words
+  std::vector<std::string> words;         // its vocabulary, if tokens are words or word pieces
+  std::string pieces;                     // their tokenizer, if tokens are word pieces (data/pieces.h)
   std::string label_column, text_column;  // of the table it learned from; empty: no table, or an older file
+
+  const char* tokens() const { return words.empty() ? "bytes" : pieces.empty() ? "words" : "pieces"; }
 
   Json to_json() const;
   static ModelCard from_json(const Json& json, const std::string& where);

@@ -77,6 +77,7 @@ void declare(OptionTable& table, ModelShape& s) {
   table.add("next_token", &s.next_token, {.help = "A causal language model"});
   table.add("tables", &s.tables, {.help = "Sibling position tables", .min = 1, .max = kMostCount});
   table.add("places", &s.places, {.help = "Places in each", .min = 1, .max = kMostCount});
+  table.add("frozen", &s.frozen, {.help = "Channels of frozen embeddings; 0: learned ones", .min = 0, .max = 1 << 20});
 }
 
 }  // namespace strata

@@ -41,6 +41,7 @@ struct ModelShape {
   int64_t length = 0;   // tokens at most
   bool next_token = false;
   int64_t tables = 1, places = 16;  // of HSA's sibling positions
+  int64_t frozen = 0;               // channels of frozen embeddings, which a linear map follows; 0: learned ones
 };
 
 // The groups of the options that belong to an attention.

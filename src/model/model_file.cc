@@ -35,10 +35,10 @@ Json header_json(const SafetensorsFile& file, const char* key, const fs::path& p
   return json;
 }
 
-void copy_weights(const std::map<std::string, torch::Tensor>& stored, const std::string& prefix, SequenceModel& model,
-                  const fs::path& path) {
+void copy_weights(const std::map<std::string, torch::Tensor>& stored, const std::string& prefix,
+                  const torch::OrderedDict<std::string, torch::Tensor>& into, const fs::path& path) {
   torch::NoGradGuard no_grad;
-  for (auto& item : model->named_parameters()) {
+  for (const auto& item : into) {
     const auto found = stored.find(prefix + item.key());
     if (found == stored.end() || found->second.sizes() != item.value().sizes()) {
       throw output_error("{}: tensor {} is missing or has another shape; expected a checkpoint of this model",
@@ -51,6 +51,7 @@ void copy_weights(const std::map<std::string, torch::Tensor>& stored, const std:
 void save_model(const fs::path& path, const SequenceModel& model, const ModelCard& card) {
   NamedTensors tensors;
   for (const auto& item : model->named_parameters()) tensors.emplace_back(item.key(), item.value());
+  for (const auto& item : model->named_buffers()) tensors.emplace_back(item.key(), item.value());  // what is frozen
   save_tensors(path, tensors, {{kCardKey, card.to_json().dump()}});
 }
 
@@ -71,7 +72,9 @@ void check_size(const ModelCard& card, const SafetensorsFile& file, const fs::pa
   const ModelConfig& c = card.config;
   const ModelShape& s = card.shape;
   auto product = [](auto... sizes) { return (1.0 * ... * static_cast<double>(sizes)); };
-  const double needed = product(s.vocabulary + s.outputs, c.model_size) +
+  const double embedding =
+      s.frozen > 0 ? product(s.vocabulary + c.model_size, s.frozen) : product(s.vocabulary, c.model_size);
+  const double needed = embedding + product(s.outputs, c.model_size) +
                         product(c.layers, c.is_modern() ? 3 : 2, c.ffn_width(), c.model_size) +
                         (c.positions == "learned" ? product(s.length, c.model_size) : 0.0);
   if (needed > stored)
@@ -93,7 +96,9 @@ LoadedModel load_model(const fs::path& given, bool check_digest) {
   } catch (const c10::Error& error) {
     throw output_error("{}: the model header is damaged: {}", path.string(), error.what_without_backtrace());
   }
-  copy_weights({file.tensors.begin(), file.tensors.end()}, "", loaded.model, path);
+  const std::map<std::string, torch::Tensor> stored(file.tensors.begin(), file.tensors.end());
+  copy_weights(stored, "", loaded.model->named_parameters(), path);
+  copy_weights(stored, "", loaded.model->named_buffers(), path);
   loaded.model->eval();
   return loaded;
 }

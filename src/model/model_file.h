@@ -30,8 +30,8 @@ inline constexpr const char* kCardKey = "strata.model";  // of the card in a fil
 void save_tensors(const fs::path& path, const NamedTensors& tensors, const Metadata& metadata);
 SafetensorsFile load_tensors(const fs::path& path, bool check_digest = true);
 Json header_json(const SafetensorsFile& file, const char* key, const fs::path& path);
-// Copies tensors named prefix + parameter name into the model; every name and shape must match.
-void copy_weights(const std::map<std::string, torch::Tensor>& stored, const std::string& prefix, SequenceModel& model,
-                  const fs::path& path);
+// Copies tensors named prefix + name into those of a model; every name and shape must match.
+void copy_weights(const std::map<std::string, torch::Tensor>& stored, const std::string& prefix,
+                  const torch::OrderedDict<std::string, torch::Tensor>& into, const fs::path& path);
 
 }  // namespace strata

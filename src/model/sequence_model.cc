@@ -26,7 +26,12 @@ SequenceModelImpl::SequenceModelImpl(const ModelConfig& config_, const ModelShap
     : config(resolved(config_)), shape(shape_) {
   constexpr double kPositionNoise = 0.02;
   const int64_t size = config.model_size;
-  embedding_ = register_module("embedding", torch::nn::Embedding(shape.vocabulary, size));
+  if (shape.frozen > 0) {
+    frozen_ = register_buffer("frozen_embedding", torch::zeros({shape.vocabulary, shape.frozen}));
+    map_ = register_module("embedding_map", torch::nn::Linear(shape.frozen, size));
+  } else {
+    embedding_ = register_module("embedding", torch::nn::Embedding(shape.vocabulary, size));
+  }
   if (config.positions == "learned") {
     positions_ = register_parameter("positions", kPositionNoise * torch::randn({shape.length, size}));
   } else if (config.positions == "sinusoidal") {
@@ -65,6 +70,21 @@ SequenceModelImpl::Part SequenceModelImpl::make_ffn(const std::string& prefix) {
   return [norm, widen, narrow](const Tensor& x) { return narrow->forward(torch::gelu(widen->forward(norm(x)))); };
 }
 
+void SequenceModelImpl::freeze_embeddings(const Tensor& words) {
+  torch::NoGradGuard no_grad;
+  TORCH_CHECK_VALUE(
+      frozen_.defined() && words.dim() == 2 && words.size(0) < frozen_.size(0) && words.size(1) == frozen_.size(1),
+      "embeddings: expected those of this model's words, got ", words.sizes());
+  frozen_.slice(0, frozen_.size(0) - words.size(0)).copy_(words);
+  // torch starts a map of n channels with entries of variance 1 / (3 n).
+  map_->weight.mul_(std::sqrt(3.0) / words.square().mean().sqrt().clamp_min(1e-6));
+}
+
+Tensor SequenceModelImpl::embed_each(const Tensor& tokens) const {
+  if (!frozen_.defined()) return embed_tokens(embedding_->weight, tokens);
+  return torch::linear(torch::embedding(frozen_, tokens), map_->weight, map_->bias).to(frozen_.scalar_type());
+}
+
 int64_t SequenceModelImpl::parameter_count() const {
   int64_t count = 0;
   for (const Tensor& parameter : parameters()) count += parameter.requires_grad() ? parameter.numel() : 0;
@@ -80,7 +100,7 @@ Tensor SequenceModelImpl::drop(const Tensor& x, const ModelInput& input, int64_t
 Tensor SequenceModelImpl::embed(const ModelInput& input) {
   const int64_t tokens = input.tokens.size(1);
   TORCH_CHECK_VALUE(tokens <= shape.length, "tokens: expected at most ", shape.length, ", got ", tokens);
-  Tensor x = embed_tokens(embedding_->weight, input.tokens);
+  Tensor x = embed_each(input.tokens);
   if (positions_.defined()) {
     if (positions_.device() != x.device()) positions_ = positions_.to(x.device());  // sinusoidal ones, once
     x = x + positions_.narrow(0, 0, tokens);
@@ -132,7 +152,7 @@ Tensor SequenceModelImpl::read(const std::vector<int64_t>& tokens, Stream& strea
     for (const int64_t token : tokens) logits = step(token, stream);
     return logits;
   }
-  Tensor x = embedding_(torch::tensor(tokens).to(embedding_->weight.device())).unsqueeze(0);  // (1, T, model)
+  Tensor x = embed_each(torch::tensor(tokens).to(head_->weight.device())).unsqueeze(0);  // (1, T, model)
   if (positions_.defined()) x = x + positions_.narrow(0, stream.length, count).to(x.device());
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     Block& block = blocks_[layer];

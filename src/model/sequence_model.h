@@ -10,7 +10,7 @@
 
 namespace strata {
 
-//   x_0 = embed(tokens) + positions
+//   x_0 = embed(tokens) + positions;   with frozen embeddings E (shape.frozen), embed(tokens) = W E[tokens] + b
 //   x'  = x + attention(norm(x)),   x'' = x' + ffn(norm(x'))                 for every block
 //   classic: LayerNorm, ffn(x) = W_2 gelu(W_1 x + b_1) + b_2;   modern (model/modern.h): RMSNorm, SwiGLU, no biases
 //   outputs = head(pool(norm(x)))   or, of a language model, head(norm(x)) at every token
@@ -40,7 +40,11 @@ class SequenceModelImpl : public torch::nn::Module {
   // The logits after the last of several tokens, at least one. An empty stream reads them in one pass.
   torch::Tensor read(const std::vector<int64_t>& tokens, Stream& stream);
 
-  int64_t parameter_count() const;
+  // Of a model with frozen embeddings: the rows of the words, (vocabulary - 2, frozen); padding and unknown words have
+  // zeros. The map is scaled so that tokens begin with channels near 1, as learned embeddings do.
+  void freeze_embeddings(const torch::Tensor& words);
+
+  int64_t parameter_count() const;  // without the frozen ones
 
   const ModelConfig config;
   const ModelShape shape;
@@ -57,10 +61,13 @@ class SequenceModelImpl : public torch::nn::Module {
   // The final states; `read`, if given, receives the input of each attention.
   torch::Tensor run(const ModelInput& input, std::vector<torch::Tensor>* read);
   torch::Tensor embed(const ModelInput& input);
+  torch::Tensor embed_each(const torch::Tensor& tokens) const;
   torch::Tensor pool(const torch::Tensor& x, const ModelInput& input) const;
   torch::Tensor drop(const torch::Tensor& x, const ModelInput& input, int64_t place) const;
 
-  torch::nn::Embedding embedding_{nullptr};
+  torch::nn::Embedding embedding_{nullptr};  // null with frozen embeddings, which have:
+  torch::Tensor frozen_;                     // (vocabulary, frozen), a buffer
+  torch::nn::Linear map_{nullptr};
   torch::Tensor positions_;  // (length, model): a parameter, a constant, or undefined
   std::vector<Block> blocks_;
   Part norm_;

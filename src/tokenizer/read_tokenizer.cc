@@ -3,12 +3,12 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "data/lines.h"
 #include "tokenizer/byte_bpe.h"
 #include "tokenizer/wordpiece.h"
 #include "util/error.h"
 #include "util/file.h"
 #include "util/json.h"
+#include "util/lines.h"
 #include "util/text.h"
 
 namespace strata {
@@ -102,15 +102,18 @@ struct TokenizerReader {
     } else {
       fail(fmt::format("expected a WordPiece or byte-level BPE tokenizer, got {}", shown(type)));
     }
-    if (json.contains("added_tokens") && json["added_tokens"].is_array()) {
-      for (const Json& token : json["added_tokens"]) {
-        if (!token.is_object() || !token.contains("id") || !is_id(token["id"]) || word(token, "content", "").empty())
-          fail("expected added_tokens with an id and a content");
-        add_special({word(token, "content", ""), token["id"].get<int32_t>(), flag(token, "lstrip", false),
-                     flag(token, "rstrip", false), !flag(token, "special", true)});
-      }
-    }
+    read_added(json);
     read_ending(ending);
+  }
+
+  void read_added(const Json& json) {
+    if (!json.contains("added_tokens") || !json["added_tokens"].is_array()) return;
+    for (const Json& token : json["added_tokens"]) {
+      if (!token.is_object() || !token.contains("id") || !is_id(token["id"]) || word(token, "content", "").empty())
+        fail("expected added_tokens with an id and a content");
+      add_special({word(token, "content", ""), token["id"].get<int32_t>(), flag(token, "lstrip", false),
+                   flag(token, "rstrip", false), !flag(token, "special", true)});
+    }
   }
 
   void read_wordpiece(const Json& model, const Json& normalizer, const Json& splitter) {
@@ -118,6 +121,10 @@ struct TokenizerReader {
       fail(fmt::format("expected the normalizer BertNormalizer, got {}", shown(type)));
     if (const std::string type = type_of(splitter); !type.empty() && type != "BertPreTokenizer")
       fail(fmt::format("expected the pre_tokenizer BertPreTokenizer, got {}", shown(type)));
+    set_model(std::make_unique<WordPiece>(vocabulary(object(model, "vocab")), wordpiece_options(model, normalizer)));
+  }
+
+  static WordPiece::Options wordpiece_options(const Json& model, const Json& normalizer) {
     WordPiece::Options options;
     options.text.clean_text = flag(normalizer, "clean_text", true);
     options.text.chinese_characters = flag(normalizer, "handle_chinese_chars", true);
@@ -127,7 +134,23 @@ struct TokenizerReader {
     options.continuation = word(model, "continuing_subword_prefix", options.continuation);
     if (model.contains("max_input_chars_per_word") && model["max_input_chars_per_word"].is_number_unsigned())
       options.longest_word = model["max_input_chars_per_word"].get<int64_t>();
-    set_model(std::make_unique<WordPiece>(vocabulary(object(model, "vocab")), options));
+    return options;
+  }
+
+  // What Tokenizer::word_pieces() has taken apart. Added tokens may have ids behind those of the model.
+  void read_parts(const WordPieces& pieces) {
+    const Json json = parse_text(pieces.recipe, where);
+    const Json& model = object(json, "model");
+    const Json normalizer = part(json, "normalizer");
+    if (!model.contains(kTokenCount) || !model[kTokenCount].is_number_unsigned() ||
+        model[kTokenCount].get<uint64_t>() > pieces.tokens.size())
+      fail(fmt::format("expected at most {} {} of the model", pieces.tokens.size(), kTokenCount));
+    const auto count = static_cast<std::ptrdiff_t>(model[kTokenCount].get<uint64_t>());
+    set_model(std::make_unique<WordPiece>(std::vector(pieces.tokens.begin(), pieces.tokens.begin() + count),
+                                          wordpiece_options(model, normalizer)));
+    read_added(json);
+    if (tokenizer.size_ > static_cast<int64_t>(pieces.tokens.size()))
+      fail(fmt::format("expected ids below {}, got {}", pieces.tokens.size(), tokenizer.size_ - 1));
   }
 
   void read_bpe(const Json& model, const Json& normalizer, const Json& splitter, const Json& ending) {
@@ -294,6 +317,13 @@ struct TokenizerReader {
 Tokenizer Tokenizer::from_json(const std::string& text, const std::string& where) {
   TokenizerReader reader;
   reader.read_json(reader.parse_text(text, where));
+  return std::move(reader.tokenizer);
+}
+
+Tokenizer Tokenizer::from_word_pieces(const WordPieces& pieces, const std::string& where) {
+  TokenizerReader reader;
+  reader.where = where;
+  reader.read_parts(pieces);
   return std::move(reader.tokenizer);
 }
 

@@ -38,6 +38,14 @@ struct SpecialToken {
   bool is_text = false;  // an added token that is no special one: decoded as it is written
 };
 
+inline constexpr const char* kContinuation = "##";  // BERT's tokens that continue a word begin with it
+
+// A WordPiece tokenizer in two parts that a model file can hold.
+struct WordPieces {
+  std::vector<std::string> tokens;  // by id
+  std::string recipe;               // all else: a tokenizer.json without the vocabulary
+};
+
 class Tokenizer {
  public:
   // From a Hugging Face folder: tokenizer.json, or vocab.txt, or vocab.json and merges.txt. Throws Error (kData) that
@@ -45,6 +53,11 @@ class Tokenizer {
   static Tokenizer load(const std::filesystem::path& folder);
   // From the text of a tokenizer.json; `where` is for messages.
   static Tokenizer from_json(const std::string& text, const std::string& where);
+
+  // The same tokens as the tokenizer that the parts come from, but none around a text. Throws Error (kData).
+  static Tokenizer from_word_pieces(const WordPieces& pieces, const std::string& where);
+  // Throws Error (kData) for a tokenizer of another kind.
+  WordPieces word_pieces(const std::string& where) const;
 
   // With special tokens around it if `special`, and at most `length` tokens in total (0: no limit). A text that is too
   // long loses its end, not the special tokens.

@@ -26,13 +26,14 @@ void save_training(const fs::path& path, AdamW& optimizer, const ModelCard& card
 RunState load_training(const fs::path& path, SequenceModel& model, AdamW& optimizer, const ModelCard& card) {
   const SafetensorsFile file = load_tensors(path);
   Json stored_card = header_json(file, kCardKey, path), own_card = card.to_json();
-  for (Json* one : {&stored_card, &own_card}) one->erase(kColumnsKey);  // an older file has none
+  if (Json& shape = stored_card["shape"]; shape.is_object()) shape.emplace("frozen", 0);  // an older file has none
+  for (Json* one : {&stored_card, &own_card}) one->erase(kColumnsKey);                    // an older file has none
   if (stored_card != own_card) {
     throw output_error("{}: expected a checkpoint of this run, got one of another model or task", path.string());
   }
   RunState state = RunState::from_json(header_json(file, kStateKey, path), path.string());
   const std::map<std::string, torch::Tensor> stored(file.tensors.begin(), file.tensors.end());
-  copy_weights(stored, "model/", model, path);
+  copy_weights(stored, "model/", model->named_parameters(), path);
   for (AdamW::Slot& slot : optimizer.slots()) {
     const auto steps = state.adamw_steps.find(slot.name);
     if (steps == state.adamw_steps.end()) continue;

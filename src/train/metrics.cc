@@ -1,8 +1,8 @@
 #include "train/metrics.h"
 
-#include "data/lines.h"
 #include "util/error.h"
 #include "util/json.h"
+#include "util/lines.h"
 
 namespace strata {
 

@@ -2,12 +2,47 @@
 
 #include "data/task.h"
 #include "data/trees.h"
+#ifdef STRATA_HUB
+#include "hub/pretrained.h"
+#endif
 #include "model/out_of_memory.h"
 #include "torch/run_on_device.h"
 #include "train/evaluate.h"
 #include "util/error.h"
 
 namespace strata {
+namespace {
+
+#ifdef STRATA_HUB
+
+PretrainedConfig encoder_config(const std::string& folder) {
+  PretrainedConfig config = read_pretrained_config(folder);
+  if (config.is_causal())
+    throw data_error("{}: expected an encoder of the BERT family (BERT, MiniLM), got a language model", folder);
+  return config;
+}
+
+// Channels of the word embeddings in a Hugging Face folder.
+int64_t frozen_channels(const std::string& folder) { return encoder_config(folder).hidden; }
+
+// Those of the words of a card: (words, channels).
+torch::Tensor frozen_words(const std::string& folder, const ModelCard& card) {
+  const PretrainedConfig config = encoder_config(folder);
+  const auto words = static_cast<int64_t>(card.words.size());
+  if (words > config.vocabulary)
+    throw data_error("{}: the tokenizer has {} tokens and the model {}; expected files of one model", folder, words,
+                     config.vocabulary);
+  return Pretrained::load_words(folder, config).narrow(0, 0, words);
+}
+
+#else  // without ICU there are no word pieces, and load_task() has said so
+
+int64_t frozen_channels(const std::string&) { return 0; }
+torch::Tensor frozen_words(const std::string&, const ModelCard&) { return {}; }
+
+#endif
+
+}  // namespace
 
 ModelCard make_card(const RunConfig& config, const TaskData& data) {
   ModelCard card;
@@ -15,6 +50,7 @@ ModelCard make_card(const RunConfig& config, const TaskData& data) {
   card.task = data.task;
   card.labels = data.labels;
   card.words = data.words;
+  card.pieces = data.pieces;
   if (data.task == "table") {
     card.label_column = config.data.label_column;
     card.text_column = config.data.text_column;
@@ -30,6 +66,7 @@ ModelCard make_card(const RunConfig& config, const TaskData& data) {
   card.shape.next_token = data.goal == Goal::kNextToken;
   card.shape.outputs = card.shape.next_token ? data.vocabulary : static_cast<int64_t>(data.labels.size());
   card.shape.length = data.length;
+  if (!data.pieces.empty()) card.shape.frozen = frozen_channels(config.data.embeddings);
   if (card.tree != "none") {
     const TreeMaker trees(card.tree, config.model.branching, card.words);
     card.shape.tables = trees.position_tables();
@@ -38,9 +75,11 @@ ModelCard make_card(const RunConfig& config, const TaskData& data) {
   return card;
 }
 
-SequenceModel make_model(const ModelCard& card) {
+SequenceModel make_model(const ModelCard& card, const std::string& embeddings) {
   try {
-    return SequenceModel(card.config, card.shape);
+    SequenceModel model(card.config, card.shape);
+    if (card.shape.frozen > 0) model->freeze_embeddings(frozen_words(embeddings, card));
+    return model;
   } catch (const c10::Error& error) {
     throw_if_out_of_memory(error);
     throw usage_error("model: {}", error.what_without_backtrace());

@@ -10,7 +10,9 @@
 namespace strata {
 
 ModelCard make_card(const RunConfig& config, const TaskData& data);
-SequenceModel make_model(const ModelCard& card);   // throws a usage error for options that do not fit together
+// Throws a usage error for options that do not fit together. embeddings: the folder of frozen ones; empty if the card
+// has none.
+SequenceModel make_model(const ModelCard& card, const std::string& embeddings = "");
 torch::Device device_of(const std::string& name);  // "cpu" or "cuda"; throws a usage error where that cannot run
 
 // Score products of this attention over those of flat attention: Sum_l ceil(T / 2^l)^2 / T^2 for HKT at the full

@@ -16,10 +16,9 @@ namespace strata {
 
 namespace {
 
-// What a record says: a relative path would mean another file in another working directory.
 RunConfig recorded_config(RunConfig config) {
   config.model = resolved(config.model);
-  if (!config.data.data.empty()) config.data.data = fs::absolute(config.data.data).lexically_normal().string();
+  config.data = with_absolute_paths(config.data);
   return config;
 }
 

@@ -28,7 +28,7 @@ Training::Training(const RunConfig& config, const RunFolder& folder, bool quiet,
   if (data_.valid.rows.empty())
     throw data_error("expected validation rows, got none; raise --valid-share or --valid-rows");
   torch::manual_seed(mix(c_.seed));
-  model_ = make_model(card_);
+  model_ = make_model(card_, config.data.embeddings);
   model_->to(device_);
   if (c_.precision == "float64") model_->to(torch::kDouble);
   optimizer_ = std::make_unique<AdamW>(*model_, c_.weight_decay);

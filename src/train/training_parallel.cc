@@ -48,6 +48,7 @@ double Training::element_size() const { return static_cast<double>(model_->param
 Json Training::facts() const {
   RunConfig copy = config_;
   copy.data.data.clear();
+  copy.data.embeddings.clear();
   copy.train.threads = 0;
   OptionTable table;
   declare(table, copy);
@@ -131,7 +132,7 @@ SequenceModel Training::best_model() const {
   if (is_writer()) {
     best = load_model(folder_.best()).model;
   } else {
-    best = make_model(card_);
+    best = make_model(card_, config_.data.embeddings);
   }
   best->to(device_);
   if (c_.precision == "float64") best->to(torch::kDouble);

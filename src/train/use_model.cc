@@ -4,8 +4,8 @@
 
 #include <numbers>
 
+#include "data/pieces.h"
 #include "data/task.h"
-#include "data/words.h"
 #include "train/evaluate.h"
 #include "train/record.h"
 #include "train/run_folder.h"
@@ -31,8 +31,22 @@ DataConfig data_of_model(const std::string& model, const Json& changes, const Mo
   if (config.task != card.task) {
     throw usage_error("--task: expected {1}, the task of {0}, got {2}", model, card.task, config.task);
   }
-  config.tokens = card.words.empty() ? "bytes" : "words";
+  config.tokens = card.tokens();
+  config.pieces = card.pieces;
   return config;
+}
+
+// The files of a run's record, without those of frozen embeddings: the model has them, and they are not read again.
+static Json recorded_data(const RunFolder& run, const DataConfig& config) {
+  Json recorded = read_run(run).value("data", Json());
+  if (config.embeddings.empty() || !recorded.is_array()) return recorded;
+  Json kept = Json::array();
+  for (const Json& entry : recorded) {
+    const bool has_path = entry.is_object() && entry.contains("path") && entry["path"].is_string();
+    const fs::path folder = has_path ? fs::path(entry["path"].get<std::string>()).parent_path() : fs::path();
+    if (folder / "" != fs::path(config.embeddings) / "") kept.push_back(entry);
+  }
+  return kept;
 }
 
 ModelData load_model_data(const std::string& model, const Json& changes, const ModelCard& card, bool allow_changed,
@@ -42,7 +56,7 @@ ModelData load_model_data(const std::string& model, const Json& changes, const M
   TaskData data = load_task(config, card.words, whole);
   Json files = describe_files(data.files);
   if (fs::exists(fs::path(model) / "run.json"))
-    check_same_data(read_run({model}).value("data", Json()), files, allow_changed, /*others=*/!changes.empty());
+    check_same_data(recorded_data({model}, config), files, allow_changed, /*others=*/!changes.empty());
   return {config, std::move(data), std::move(files)};
 }
 
@@ -127,11 +141,13 @@ Json Predictor::operator()(const std::string& input) const {
   LoadedModel& loaded = state_->loaded;
   const ModelCard& card = loaded.card;
   Dataset data;
-  data.tokens = encode_input(card.task, input, card.shape.length, card.words);
+  data.tokens = encode_input(card.task, input, card.shape.length, card.words, card.pieces);
   const auto read = static_cast<int64_t>(data.tokens.size());
   Json line = {{"input", shown_input(input)}, {"tokens", read}};
-  const auto whole = static_cast<int64_t>(card.words.empty() ? input.size() : split_words(input).size());
-  if (card.task != "listops" && whole > read) line["cut_at"] = read;
+  if (card.task != "listops" && read == card.shape.length) {  // it may be longer
+    const size_t whole = card.words.empty() ? input.size() : text_encoder(card.words, card.pieces)(input).size();
+    if (static_cast<int64_t>(whole) > read) line["cut_at"] = read;
+  }
   if (card.shape.next_token) data.tokens.push_back(kPad);  // a place for the target that a window has
   data.rows.push_back({0, static_cast<int32_t>(data.tokens.size()), 0});
   LoaderOptions options;

@@ -115,6 +115,51 @@ TEST(Tokenizer, ByteLevelTokensDecodeToTheirText) {
   }
 }
 
+// A model file holds a tokenizer in two parts. Together they give the same tokens.
+TEST(Tokenizer, WordPiecesGoApartAndTogether) {
+  int64_t compared = 0, refused = 0;
+  for (const Json& family : families()) {
+    const std::string name = family.at("name");
+    const Tokenizer tokenizer = Tokenizer::from_json(family.at("tokenizer").dump(), name);
+    if (family.at("tokenizer").at("model").at("type") != "WordPiece") {
+      EXPECT_SAYS(error_of(ExitCode::kData, [&] { tokenizer.word_pieces(name); }), name + ": expected a WordPiece");
+      ++refused;
+      continue;
+    }
+    const WordPieces pieces = tokenizer.word_pieces(name);
+    EXPECT_EQ(static_cast<int64_t>(pieces.tokens.size()), tokenizer.size());
+    const Tokenizer again = Tokenizer::from_word_pieces(pieces, name);
+    EXPECT_EQ(again.word_pieces(name).tokens, pieces.tokens);
+    EXPECT_EQ(again.word_pieces(name).recipe, pieces.recipe);
+    for (const Json& item : family.at("cases")) {
+      for (const char* around : {"", "[MASK]", " [SEP] Caf\u00e9"}) {
+        const std::string text = item.at("text").get<std::string>() + around;
+        EXPECT_EQ(again.encode(text, false).ids, tokenizer.encode(text, false).ids) << name << ": " << text;
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GT(compared, 100);
+  EXPECT_GT(refused, 0);
+}
+
+TEST(Tokenizer, DamagedPartsAreNamed) {
+  const std::string words = R"("model":{"type":"WordPiece","tokens":2})";
+  auto refuse = [](const std::string& recipe, const char* part) {
+    const std::string message = error_of(ExitCode::kData, [&] {
+      Tokenizer::from_word_pieces({{"[UNK]", "a"}, recipe}, "m");
+    });
+    EXPECT_SAYS(message, part);
+  };
+  EXPECT_EQ(Tokenizer::from_word_pieces({{"[UNK]", "a"}, "{" + words + "}"}, "m").encode("a b", false).ids,
+            (std::vector<int32_t>{1, 0}));
+  refuse("[]", "expected a JSON object");
+  refuse("{}", "expected an object \"model\"");
+  refuse(R"({"model":{"tokens":3}})", "expected at most 2 tokens");
+  refuse(R"({"model":{"tokens":0}})", "expected the unknown token [UNK]");
+  refuse("{" + words + R"(,"added_tokens":[{"id":2,"content":"x"}]})", "expected ids below 2, got 2");
+}
+
 TEST(Tokenizer, LongTextsAreCutAndKeepTheirSpecialTokens) {
   const Json family = families()[0];
   const Tokenizer tokenizer = Tokenizer::from_json(family.at("tokenizer").dump(), "WordPiece");
