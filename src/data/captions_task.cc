@@ -3,11 +3,11 @@
 //
 //   .. 256 grey levels .. this small picture does not show a truck
 //
-// Whether a row is true, whether its claim is denied and whether it names a class or only an animal or a vehicle are
-// drawn with probability 1/2 each. A class that is not shown is one of the other nine, all equally likely. Six classes
-// are animals and four are vehicles: of the rows that would name an animal or a vehicle, every third image of an animal
-// is left out. So, where all classes have as many images, every sentence is as often true as false, and so is every
-// image: neither says anything alone.
+// Half of the rows are true. A sentence names one of the ten classes or, three times as often, an animal or a vehicle,
+// and one in eight denies what it names. A class that is not shown is one of the other nine, all equally likely. Six
+// classes are animals and four are vehicles: of the rows that would name an animal or a vehicle, every third image of an
+// animal is left out. So, where all classes have as many images, every sentence is as often true as false, and so is
+// every image: neither says anything alone.
 #include <algorithm>
 #include <iterator>
 #include <set>
@@ -90,8 +90,8 @@ Dataset caption_rows(const Dataset& images, int64_t side, uint64_t seed) {
   data.problems = images.problems;
   for (int64_t row = 0; row < images.size(); ++row) {
     Random random(mix(seed ^ static_cast<uint64_t>(row)));
-    const bool tells_the_truth = random.below(2) == 1, denied = random.below(2) == 1;
-    const bool names_class = random.below(2) == 1, is_shown = tells_the_truth != denied;
+    const bool tells_the_truth = random.below(2) == 1, denied = random.below(8) == 0;
+    const bool names_class = random.below(4) == 0, is_shown = tells_the_truth != denied;
     const int32_t own = images.rows[row].label;
     Claim claim{own, denied};
     if (names_class) {
