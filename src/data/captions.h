@@ -9,8 +9,8 @@
 
 namespace strata {
 
-inline constexpr int64_t kCaptionVocabulary = 34;  // words
-inline constexpr int64_t kLongestCaption = 8;      // words
+inline constexpr int64_t kCaptionVocabulary = 37;  // words
+inline constexpr int64_t kLongestCaption = 9;      // words
 // Grey levels first, as bytes everywhere, then the words: one table of embeddings for both.
 inline constexpr int64_t kCaptionsVocabulary = kByteVocabulary + kCaptionVocabulary;
 
@@ -19,7 +19,7 @@ constexpr int64_t captions_length(int64_t side) { return side * side + kLongestC
 int64_t captions_side(int64_t length);
 
 // What a caption claims: that its image shows one of these, or that it does not.
-const std::vector<std::string>& claimed_names();  // the ten classes, animal, vehicle
+const std::vector<std::string>& claimed_names();  // the ten classes, animal, vehicle, bright scene, dark scene
 struct Claim {
   int32_t name;
   bool denied;

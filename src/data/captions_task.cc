@@ -3,11 +3,11 @@
 //
 //   .. 256 grey levels .. this small picture does not show a truck
 //
-// Half of the rows are true. A sentence names one of the ten classes or, three times as often, an animal or a vehicle,
-// and one in eight denies what it names. A class that is not shown is one of the other nine, all equally likely. Six
-// classes are animals and four are vehicles: of the rows that would name an animal or a vehicle, every third image of an
-// animal is left out. So, where all classes have as many images, every sentence is as often true as false, and so is
-// every image: neither says anything alone.
+// Half of the rows are true, and one in eight denies what it names: a bright or a dark scene (half of the rows), an
+// animal or a vehicle, or one of the ten classes (a quarter each). A class that is not shown is one of the other nine,
+// all equally likely. Six classes are animals and four are vehicles: of the rows that would name an animal or a
+// vehicle, every third image of an animal is left out. So, where all classes have as many images and half of them are
+// bright, every sentence is as often true as false, and so is every image: neither says anything alone.
 #include <algorithm>
 #include <iterator>
 #include <set>
@@ -24,7 +24,8 @@ namespace strata {
 namespace {
 
 constexpr int64_t kSides[] = {32, 16, 8};
-constexpr int32_t kClasses = 10, kAnimal = 10, kVehicle = 11;
+constexpr int32_t kClasses = 10, kAnimal = 10, kVehicle = 11, kBright = 12, kDark = 13;
+constexpr int64_t kBrightLevel = 121;  // the mean of half of CIFAR-10's images is as high
 
 // A claim and its denial. PICTURE stands for one of kPictures after one of kLooks, NAME for what is claimed.
 constexpr const char* kForms[][2] = {
@@ -83,6 +84,12 @@ bool is_animal(int32_t label) {
   return animals.count(cifar10_classes()[label]) > 0;
 }
 
+bool is_bright(std::span<const Token> pixels) {
+  int64_t sum = 0;
+  for (const Token token : pixels) sum += token - 1;
+  return sum >= kBrightLevel * static_cast<int64_t>(pixels.size());
+}
+
 // Every row depends on the seed and its number alone.
 Dataset caption_rows(const Dataset& images, int64_t side, uint64_t seed) {
   Dataset data;
@@ -91,10 +98,13 @@ Dataset caption_rows(const Dataset& images, int64_t side, uint64_t seed) {
   for (int64_t row = 0; row < images.size(); ++row) {
     Random random(mix(seed ^ static_cast<uint64_t>(row)));
     const bool tells_the_truth = random.below(2) == 1, denied = random.below(8) == 0;
-    const bool names_class = random.below(4) == 0, is_shown = tells_the_truth != denied;
+    const bool is_shown = tells_the_truth != denied;
+    const uint32_t kind = random.below(4);
     const int32_t own = images.rows[row].label;
     Claim claim{own, denied};
-    if (names_class) {
+    if (kind >= 2) {
+      claim.name = is_bright(images.row(row)) == is_shown ? kBright : kDark;
+    } else if (kind == 1) {
       if (!is_shown) claim.name = (own + 1 + static_cast<int32_t>(random.below(kClasses - 1))) % kClasses;
     } else {
       if (is_animal(own) && random.below(3) == 0) continue;
@@ -113,7 +123,7 @@ Dataset caption_rows(const Dataset& images, int64_t side, uint64_t seed) {
 const std::vector<std::string>& claimed_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all = cifar10_classes();
-    all.insert(all.end(), {"animal", "vehicle"});
+    all.insert(all.end(), {"animal", "vehicle", "bright scene", "dark scene"});
     return all;
   }();
   return names;

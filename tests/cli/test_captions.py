@@ -18,13 +18,17 @@ def train(folder, code=0, **options):
                   code=code)
 
 
+def level(label):
+    return 10 * label + (10 if label in (0, 1, 8, 9) else 150)
+
+
 def write_images(folder, train=400, test=60):
-    """Images whose grey levels say what class they are of, with some noise."""
+    """Images whose grey levels say what class they are of, with some noise; those of vehicles are dark."""
     folder.mkdir(exist_ok=True)
     draw = random.Random(5)
     for name, rows in (("train", train), ("test", test)):
-        pixels = lambda row: bytes(25 * (row % 10) + draw.randrange(25) for _ in range(1024))  # noqa: E731
-        (folder / f"{name}.bin").write_bytes(b"".join(bytes([row % 10]) + pixels(row) for row in range(rows)))
+        images = (bytes([row % 10]) + bytes(level(row % 10) + draw.randrange(8) for _ in range(1024)) for row in range(rows))
+        (folder / f"{name}.bin").write_bytes(b"".join(images))
 
 
 def result(folder):
@@ -51,10 +55,10 @@ def test_every_attention_trains_and_inspects(home):
 def test_a_model_learns_from_both_and_predicts(home):
     """Even images are easily told apart; no answer is possible from the words or from the pixels alone."""
     write_images(home / "images", train=4000, test=400)
-    train("run", attention="hsa", model_size=32, dropout=0, epochs=12, learning_rate=3e-3, threads=2)
-    assert result(home / "run")["test"]["accuracy"] > 0.9
-    caption, image = b"this picture does not show a dog", bytes([25 * 5 + 10] * (SIDE * SIDE))
-    for words, answer in ((caption, "no"), (caption.replace(b"dog", b"truck"), "yes"), (b"a photo of a dog", "yes")):
+    train("run", attention="hsa", model_size=32, dropout=0, epochs=6, learning_rate=5e-3, threads=2)
+    assert result(home / "run")["test"]["accuracy"] > 0.8
+    caption, image = b"this picture does not show an animal", bytes([level(5) + 4] * (SIDE * SIDE))
+    for words, answer in ((b"this picture shows an animal", "yes"), (b"this picture shows a vehicle", "no")):
         (home / "input").write_bytes(words + b"\n" + image)
         for model in ("run", "run/best.safetensors"):
             said = json.loads(strata("predict", model, "--file", "input"))
@@ -80,7 +84,7 @@ def test_the_same_seed_gives_the_same_captions(home):
 @pytest.mark.parametrize("options, code, words", [
     ({"image_side": 12}, 2, "image_side: expected 32, 16 or 8, got 12"),
     ({"image_side": 64}, 2, "--image-side: expected 8 to 32, got 64"),
-    ({"length": 100}, 2, "length: expected 72, the pixels of an image and the longest caption, got 100"),
+    ({"length": 100}, 2, "length: expected 73, the pixels of an image and the longest caption, got 100"),
     ({"jitter": 1}, 2, "jitter: applies to the task cifar10 only, but the task is captions"),
     ({"tree": "quadtree", "attention": "hsa"}, 2, "--tree: the rows of captions have no quadtree structure"),
     ({"tree": "text", "attention": "hsa"}, 2, "--tree: the rows of captions have no text structure"),
@@ -95,11 +99,11 @@ def test_what_is_refused(home, options, code, words):
 def test_list_and_check(home):
     write_images(home / "images")
     listed = next(task for task in json.loads(strata("data", "list", "--json")) if task["task"] == "captions")
-    assert (listed["length"], listed["tree"], listed["state"]) == (264, "captioned", "not in the cache")
+    assert (listed["length"], listed["tree"], listed["state"]) == (265, "captioned", "not in the cache")
     args = ["data", "check", "captions", "--data", "images", "--image-side"]
     for side in (8, 16, 32):
         train = json.loads(strata(*args, side, "--json"))["train"]
         assert 280 < train["rows"] == sum(train["labels"].values()) < 360 and min(train["labels"].values()) > 100
-        assert (train["length"]["min"], train["length"]["max"]) == (side**2 + 5, side**2 + 8)
+        assert (train["length"]["min"], train["length"]["max"]) == (side**2 + 5, side**2 + 9)
     (home / "images/train.bin").write_bytes((home / "images/train.bin").read_bytes()[:-100])
     assert "1 unusable rows" in strata(*args, 8, code=3)

@@ -17,12 +17,12 @@
 namespace strata {
 namespace {
 
-// Images of one grey level: 20 times the class, so that a test sees the class in the tokens.
+// Images of one grey level: 25 times the class, so that a test sees the class in the tokens.
 std::string even_images(int rows) {
   std::string bytes;
   for (int row = 0; row < rows; ++row) {
     bytes += static_cast<char>(row % 10);
-    bytes += std::string(1024, static_cast<char>(20 * (row % 10)));
+    bytes += std::string(1024, static_cast<char>(25 * (row % 10)));
   }
   return bytes;
 }
@@ -43,12 +43,13 @@ std::string caption_of(std::span<const Token> row, int64_t side) {
   return caption;
 }
 
-const std::vector<std::string> kNames = {"airplane", "automobile", "bird", "cat",   "deer",   "dog",
-                                         "frog",     "horse",      "ship", "truck", "animal", "vehicle"};
+const std::vector<std::string> kNames = {"airplane", "automobile", "bird",  "cat",    "deer",    "dog",    "frog",
+                                         "horse",    "ship",       "truck", "animal", "vehicle", "bright", "dark"};
 
 bool is_of(int name, int shown) {
   const bool is_vehicle = shown < 2 || shown > 7;
-  return name == shown || (name == 10 && !is_vehicle) || (name == 11 && is_vehicle);
+  return name == shown || (name == 10 && !is_vehicle) || (name == 11 && is_vehicle) || (name == 12 && shown >= 5) ||
+         (name == 13 && shown < 5);
 }
 
 // What a sentence claims, read without the code that makes it.
@@ -76,8 +77,8 @@ TEST(Captions, TellTheTruthWhereTheLabelSaysAndNothingAlone) {
   folder.write("train.bin", even_images(kRows));
   folder.write("test.bin", even_images(10) + "\x01");
   const TaskData data = load_task(config_of(folder));
-  // 3/4 of the rows would name an animal or a vehicle, 0.6 of them show animals, and every third of these is missing.
-  EXPECT_NEAR(static_cast<double>(data.train.size()), 0.85 * kRows, 5 * std::sqrt(0.1275 * kRows));
+  // 1/4 of the rows would name an animal or a vehicle, 0.6 of them show animals, and every third of these is missing.
+  EXPECT_NEAR(static_cast<double>(data.train.size()), 0.95 * kRows, 5 * std::sqrt(0.0475 * kRows));
   EXPECT_EQ(data.labels, (std::vector<std::string>{"no", "yes"}));
   std::map<std::string, Count> captions, words;
   std::map<int, Count> classes;
@@ -86,7 +87,7 @@ TEST(Captions, TellTheTruthWhereTheLabelSaysAndNothingAlone) {
   for (int64_t row = 0; row < data.train.size(); ++row) {
     const std::string caption = caption_of(data.train.row(row), 8);
     const Claim claim = claim_of(caption);
-    const int shown = (data.train.row(row)[0] - 1) / 20, label = data.train.rows[row].label;
+    const int shown = (data.train.row(row)[0] - 1) / 25, label = data.train.rows[row].label;
     ASSERT_EQ(label == 1, is_of(claim.name, shown) != claim.denied) << caption;
     for (Count* count : {&captions[caption], &classes[shown], &all}) ++count->rows, count->yes += label;
     if (claim.name < 10 && claim.name != shown) ++false_claims[{shown, claim.name}];
@@ -100,7 +101,7 @@ TEST(Captions, TellTheTruthWhereTheLabelSaysAndNothingAlone) {
     Count& sum = claims[{claim_of(caption).name, claim_of(caption).denied}];
     sum.rows += count.rows, sum.yes += count.yes;
   }
-  EXPECT_EQ(claims.size(), 24U) << "every name, claimed and denied";
+  EXPECT_EQ(claims.size(), 28U) << "every name, claimed and denied";
   for (const auto& [claim, count] : claims) EXPECT_TRUE(count.is_fair()) << claim.first << " " << count.yes;
   EXPECT_EQ(false_claims.size(), 90U);
   const double expected = kRows / 8.0 / 90;
@@ -142,8 +143,8 @@ TEST(Captions, PixelsAreMeansOfBlocks) {
   folder.write("test.bin", '\x08' + image.substr(1) + '\xff');
   for (const int64_t side : {32, 16, 8}) {
     const TaskData data = load_task(config_of(folder, side));
-    EXPECT_EQ(data.length, side * side + 8);
-    EXPECT_EQ(data.vocabulary, 257 + 34);
+    EXPECT_EQ(data.length, side * side + 9);
+    EXPECT_EQ(data.vocabulary, 257 + 37);
     const int64_t block = 32 / side;
     for (int64_t p = 0; p < side * side; ++p) {
       double sum = 0;
@@ -161,7 +162,7 @@ TEST(Captions, PixelsAreMeansOfBlocks) {
 TEST(Captions, WordsAreThoseOfTheVocabulary) {
   std::set<std::string> words;
   size_t longest = 0;
-  for (int32_t name = 0; name < 12; ++name) {
+  for (int32_t name = 0; name < 14; ++name) {
     for (uint64_t seed = 0; seed < 1000; ++seed) {
       const std::string caption = make_caption({name, seed % 2 == 0}, seed);
       const std::vector<Token> tokens = encode_caption(caption);
@@ -189,37 +190,37 @@ TEST(Captions, InputsAreACaptionAndAnImage) {
   const std::string caption = "this picture does not show a truck";
   std::string pixels(64, '\x05');
   pixels[3] = '\n';  // a grey level like any other
-  const std::vector<Token> tokens = encode_input("captions", caption + "\n" + pixels, 72);
+  const std::vector<Token> tokens = encode_input("captions", caption + "\n" + pixels, 73);
   EXPECT_EQ(std::vector<Token>(tokens.begin(), tokens.begin() + 5), (std::vector<Token>{6, 6, 6, 11, 6}));
   EXPECT_EQ(caption_of(tokens, 8), caption);
   EXPECT_EQ(show_tokens("captions", tokens)[3], "10");
   auto refusal = [](const std::string& input, int64_t length) {
     return error_of(ExitCode::kData, [&] { encode_input("captions", input, length); });
   };
-  EXPECT_EQ(refusal(caption, 72), "input: expected a caption, a line end and 8 x 8 grey bytes, got one line");
-  EXPECT_EQ(refusal(caption + "\n" + pixels, 264),
+  EXPECT_EQ(refusal(caption, 73), "input: expected a caption, a line end and 8 x 8 grey bytes, got one line");
+  EXPECT_EQ(refusal(caption + "\n" + pixels, 265),
             "input: expected an image of 16 x 16 grey bytes after the caption, got 64 bytes");
-  EXPECT_EQ(refusal(caption + "\n" + pixels + "\n", 72),
+  EXPECT_EQ(refusal(caption + "\n" + pixels + "\n", 73),
             "input: expected an image of 8 x 8 grey bytes after the caption, got 65 bytes");
-  EXPECT_SAYS(refusal("a photo of a zebra\n" + pixels, 72), "input: unknown word \"zebra\" in the caption");
-  EXPECT_EQ(refusal("\n" + pixels, 72), "input: expected a caption of 1 to 8 words, got 0");
-  EXPECT_EQ(refusal("a a a a a a a a a\n" + pixels, 72), "input: expected a caption of 1 to 8 words, got 9");
+  EXPECT_SAYS(refusal("a photo of a zebra\n" + pixels, 73), "input: unknown word \"zebra\" in the caption");
+  EXPECT_EQ(refusal("\n" + pixels, 73), "input: expected a caption of 1 to 9 words, got 0");
+  EXPECT_EQ(refusal("a a a a a a a a a a\n" + pixels, 73), "input: expected a caption of 1 to 9 words, got 10");
 }
 
 TEST(Captions, SidesAndLengths) {
   const TempFolder folder;
   folder.write("train.bin", even_images(20));
   folder.write("test.bin", even_images(10));
-  EXPECT_EQ(captions_side(1032), 32);
-  EXPECT_EQ(captions_side(264), 16);
-  EXPECT_EQ(captions_side(72), 8);
+  EXPECT_EQ(captions_side(1033), 32);
+  EXPECT_EQ(captions_side(265), 16);
+  EXPECT_EQ(captions_side(73), 8);
   EXPECT_EQ(captions_side(1024), 0);
   DataConfig config = config_of(folder, 12);
   auto refusal = [&] { return error_of(ExitCode::kUsage, [&] { load_task(config); }); };
   EXPECT_EQ(refusal(), "image_side: expected 32, 16 or 8, got 12");
   config.image_side = 16, config.length = 256;
-  EXPECT_EQ(refusal(), "length: expected 264, the pixels of an image and the longest caption, got 256");
-  config.length = 264;
+  EXPECT_EQ(refusal(), "length: expected 265, the pixels of an image and the longest caption, got 256");
+  config.length = 265;
   EXPECT_GT(load_task(config).train.size(), 5);
   config.tokens = "words";
   EXPECT_SAYS(refusal(), "tokens: only the texts of imdb and table can be read as words");

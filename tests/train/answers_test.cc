@@ -83,7 +83,7 @@ TEST(Answers, WordsAreShownWithSpacesAndPixelsNotAtAll) {
   EXPECT_FALSE(describe_answers({answer(0, 1, 0.3)}, data, data.test)["worst"][0].contains("text"));
   data.task = "captions";
   data.test = {};
-  data.test.add_row(encode_input("captions", "a photo of a dog\n" + std::string(64, 'x'), 72), 0, 72);
+  data.test.add_row(encode_input("captions", "a photo of a dog\n" + std::string(64, 'x'), 73), 0, 73);
   EXPECT_EQ(describe_answers({answer(0, 1, 0.3)}, data, data.test)["worst"][0]["text"], "a photo of a dog");
 }
 
