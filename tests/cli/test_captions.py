@@ -55,7 +55,7 @@ def test_every_attention_trains_and_inspects(home):
 def test_a_model_learns_from_both_and_predicts(home):
     """Even images are easily told apart; no answer is possible from the words or from the pixels alone."""
     write_images(home / "images", train=4000, test=400)
-    train("run", attention="hsa", model_size=32, dropout=0, epochs=6, learning_rate=5e-3, threads=2)
+    train("run", attention="hsa", model_size=32, dropout=0, epochs=6, learning_rate=5e-3)
     assert result(home / "run")["test"]["accuracy"] > 0.8
     caption, image = b"this picture does not show an animal", bytes([level(5) + 4] * (SIDE * SIDE))
     for words, answer in ((b"this picture shows an animal", "yes"), (b"this picture shows a vehicle", "no")):
@@ -70,7 +70,7 @@ def test_a_model_learns_from_both_and_predicts(home):
     strata("predict", "run", "--file", "input", code=3)
     # The file knows its side; another one is refused.
     assert 320 < json.loads(strata("eval", "run/best.safetensors", "--data", "images", "--split", "test", "--json"))["rows"] < 400
-    assert "--image-side: expected 8, that of the model, got 16" in strata("eval", "run", "--image-side", 16, code=2)
+    assert "--image-side: expected 8, that of the model, got 16" in strata("eval", "run", "--task", "captions", "--image-side", 16, code=2)
 
 
 def test_the_same_seed_gives_the_same_captions(home):
