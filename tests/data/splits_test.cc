@@ -97,8 +97,9 @@ TEST(MissingData, SaysWhatToDo) {
   for (const char* task : {"listops", "text", "table"}) {
     EXPECT_SAYS(refusal(task, folder.path() / "not.csv"), "not.csv: could not open (No such file or directory)");
   }
-  EXPECT_EQ(refusal("imbd", "", ExitCode::kUsage),
-            "task: expected one of listops, imdb, cifar10, captions, text, recall, table, got imbd (did you mean imdb?)");
+  EXPECT_EQ(
+      refusal("imbd", "", ExitCode::kUsage),
+      "task: expected one of listops, imdb, cifar10, captions, text, recall, table, got imbd (did you mean imdb?)");
   EXPECT_SAYS(error_of(ExitCode::kData, [&] { read_file(folder.path()); }), "expected a file, got a folder");
 }
 
