@@ -36,7 +36,7 @@ Json describe_split(const Dataset& split, const std::vector<std::string>& labels
 }  // namespace
 
 void check_data(DataConfig config, bool json_wanted) {
-  const fs::path cached = config.task == "listops" ? listops_folder(config) : cache_folder() / config.task;
+  const fs::path cached = config.task == "listops" ? listops_folder(config) : cache_folder() / set_of(config.task);
   if (config.data.empty()) {
     const SetState set = check_set(cached, /*read_files=*/true);
     if (set.present && !set.problems.empty()) {

@@ -30,7 +30,7 @@ std::string cached_state(const Task& task) {
   if (std::string(task.name) == "recall") return "generated";
   if (task.goal == Goal::kNextToken || std::string(task.name) == "table") return "your own files";
   if (find_cache_folder().empty()) return "no cache";
-  const fs::path folder = cache_folder() / task.name;
+  const fs::path folder = cache_folder() / set_of(task.name);
   if (std::string(task.name) == "listops") {
     if (!fs::is_directory(folder)) return "generated at first use";
     const auto sets = std::count_if(fs::directory_iterator(folder), fs::directory_iterator(),

@@ -4,6 +4,7 @@
 
 #include "bind.h"
 #include "commands.h"
+#include "data/task.h"
 #include "model/system.h"
 #include "train/use_model.h"
 #include "util/common_options.h"
@@ -43,9 +44,10 @@ void run_predict(const PredictState& state) {
   const Predictor predict(state.model, state.top, state.check_digest);
   bool good = true;
   for (const std::string& text : state.texts) good &= answer(predict, text);
+  const bool has_images = find_task(predict.task()).has_images;  // whose last byte may be a line end
   for (const std::string& file : state.files) {
     std::string content = read_file(file);
-    while (predict.task() != "cifar10" && !content.empty() && content.back() == '\n') content.pop_back();
+    while (!has_images && !content.empty() && content.back() == '\n') content.pop_back();
     good &= answer(predict, content);
   }
   if (state.texts.empty() && state.files.empty()) {

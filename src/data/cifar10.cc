@@ -1,4 +1,6 @@
 // CIFAR-10 (Krizhevsky 2009) as sequences of 1,024 grey pixels: the official binary batches, or files of grey rows.
+#include "data/cifar10.h"
+
 #include <functional>
 #include <map>
 
@@ -9,8 +11,7 @@
 namespace strata {
 namespace {
 
-constexpr size_t kPixels = 1024;
-constexpr int kClasses = 10;
+constexpr size_t kPixels = kCifarSide * kCifarSide;
 
 // Luma after ITU-R BT.601, in integers so that it is the same everywhere.
 char grey(uint8_t red, uint8_t green, uint8_t blue) {
@@ -18,12 +19,12 @@ char grey(uint8_t red, uint8_t green, uint8_t blue) {
 }
 
 // Rows of a label byte and either 1,024 grey pixels, or 1,024 red, 1,024 green and 1,024 blue ones.
-void read_rows(const std::string& bytes, const std::string& name, bool colour, int64_t length, Dataset& data) {
+void read_rows(const std::string& bytes, const std::string& name, bool colour, Dataset& data) {
   const size_t row_size = 1 + (colour ? 3 : 1) * kPixels;
   std::string pixels(kPixels, '\0');
   for (size_t at = 0; at + row_size <= bytes.size(); at += row_size) {
     const auto label = static_cast<uint8_t>(bytes[at]);
-    if (label >= kClasses) {
+    if (label >= cifar10_classes().size()) {
       data.add_problem(fmt::format("{} row {}: expected a label of 0 to 9, got {}", name, at / row_size + 1, label));
       continue;
     }
@@ -31,7 +32,7 @@ void read_rows(const std::string& bytes, const std::string& name, bool colour, i
     for (size_t p = 0; p < kPixels; ++p) {
       pixels[p] = colour ? grey(plane[p], plane[p + kPixels], plane[p + 2 * kPixels]) : static_cast<char>(plane[p]);
     }
-    data.add_row(byte_tokens(pixels), label, length);
+    data.add_row(byte_tokens(pixels), label, kPixels);
   }
   if (bytes.size() % row_size != 0) {
     data.add_problem(
@@ -41,19 +42,22 @@ void read_rows(const std::string& bytes, const std::string& name, bool colour, i
 
 }  // namespace
 
-TaskData load_cifar10(const DataConfig& config) {
-  const fs::path folder = config.data.empty() ? cache_folder() / "cifar10" : fs::path(config.data);
+const std::vector<std::string>& cifar10_classes() {
+  static const std::vector<std::string> classes = {"airplane", "automobile", "bird",  "cat",  "deer",
+                                                   "dog",      "frog",       "horse", "ship", "truck"};
+  return classes;
+}
+
+TaskData read_cifar10(const std::string& path) {
+  const fs::path folder = path.empty() ? cache_folder() / "cifar10" : fs::path(path);
   if (!fs::is_directory(folder)) {
     throw data_error(
         "{}: expected a folder with CIFAR-10; download it with `strata data get cifar10`, or pass a copy with --data",
         folder.string());
   }
-  if (config.length != static_cast<int64_t>(kPixels)) {
-    throw usage_error("length: expected {}, the pixels of an image, got {}", kPixels, config.length);
-  }
   TaskData data;
   data.vocabulary = kByteVocabulary;
-  data.labels = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
+  data.labels = cifar10_classes();
   std::map<size_t, std::string> seen;  // names by hashes of the contents
   auto read = [&](const fs::path& path, bool colour, Dataset& split) {
     data.files.push_back(path);
@@ -62,7 +66,7 @@ TaskData load_cifar10(const DataConfig& config) {
     if (!is_new)
       throw data_error("{}: expected different batches, got the same bytes in {} and {}; was one copied over another?",
                        folder.string(), same->second, name);
-    read_rows(bytes, name, colour, config.length, split);
+    read_rows(bytes, name, colour, split);
   };
   if (const fs::path train = find_split(folder, "train", {".bin"}); !train.empty()) {
     const fs::path test = find_split(folder, "test", {".bin"});
@@ -74,6 +78,13 @@ TaskData load_cifar10(const DataConfig& config) {
   for (int batch = 1; batch <= 5; ++batch) read(folder / fmt::format("data_batch_{}.bin", batch), true, data.train);
   read(folder / "test_batch.bin", true, data.test);
   return data;
+}
+
+TaskData load_cifar10(const DataConfig& config) {
+  if (config.length != static_cast<int64_t>(kPixels)) {
+    throw usage_error("length: expected {}, the pixels of an image, got {}", kPixels, config.length);
+  }
+  return read_cifar10(config.data);
 }
 
 }  // namespace strata

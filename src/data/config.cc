@@ -26,6 +26,8 @@ void declare(OptionTable& table, DataConfig& c) {
   table.add("max_depth", &c.max_depth, {.help = "Deepest nesting", .min = 1, .max = 100, .task = "listops"});
   table.add("max_args", &c.max_args,
             {.help = "Most arguments of an operator", .min = 2, .max = 100, .task = "listops"});
+  table.add("image_side", &c.image_side,
+            {.help = "Pixels on a side of an image: 32, 16 or 8", .min = 8, .max = 32, .task = "captions"});
   table.add("pairs", &c.pairs, {.help = "Keys with a digit in a row", .min = 1, .max = 26, .task = "recall"});
   table.add("label_column", &c.label_column,
             {.help = "Column of the label: a name, or a number from 1", .task = "table"});

@@ -46,7 +46,7 @@ Batch make_batch(const Dataset& data, const LoaderOptions& options, int64_t inde
     }
     if (options.trees != nullptr) {
       batch.trees.push_back(options.trees->tree(rows[r].first(static_cast<size_t>(length))));
-      const std::vector<int64_t> order = options.trees->order(length);
+      const std::vector<int64_t> order = options.trees->order(rows[r].first(static_cast<size_t>(length)));
       for (size_t t = 0; t < order.size(); ++t) tokens[t] = rows[r][order[t]];
     }
     if (options.augment.hide > 0) hide_tokens({tokens, static_cast<size_t>(length)}, options.augment, number(r));

@@ -4,6 +4,7 @@
 #include <limits>
 #include <tuple>
 
+#include "data/captions.h"
 #include "data/listops.h"
 #include "data/pieces.h"
 #include "util/error.h"
@@ -33,7 +34,9 @@ const std::vector<Task>& tasks() {
       {"imdb", "film reviews as bytes: liked or not", "strata data get imdb, or --data FOLDER", Goal::kClassify, 1024,
        "text", load_imdb},
       {"cifar10", "grey images pixel by pixel: ten classes", "strata data get cifar10, or --data FOLDER",
-       Goal::kClassify, 1024, "quadtree", load_cifar10},
+       Goal::kClassify, 1024, "quadtree", load_cifar10, /*has_answers=*/false, /*has_images=*/true},
+      {"captions", "grey images with a caption: does it tell the truth", "strata data get cifar10, or --data FOLDER",
+       Goal::kClassify, captions_length(16), "captioned", load_captions, /*has_answers=*/false, /*has_images=*/true},
       {"text", "the next byte of any text", "--data FILE", Goal::kNextToken, 256, "balanced", load_text},
       {"recall", "the digit that followed a key earlier in the text", "made when it is read", Goal::kNextToken, 256,
        "balanced", load_recall, /*has_answers=*/true},
@@ -48,6 +51,8 @@ std::vector<std::string> task_names() {
   for (const Task& task : tasks()) names.emplace_back(task.name);
   return names;
 }
+
+std::string set_of(const std::string& task) { return task == "captions" ? "cifar10" : task; }
 
 const Task& find_task(const std::string& name) {
   for (const Task& task : tasks()) {
@@ -182,7 +187,7 @@ void choose_words(TaskData& data, const DataConfig& config, const std::vector<st
 TaskData load_task(const DataConfig& given, const std::vector<std::string>& words, bool whole) {
   const Task& task = find_task(given.task);
   DataConfig config = given;
-  if (config.length == 0) config.length = task.length;
+  if (config.length == 0) config.length = given.task == "captions" ? captions_length(given.image_side) : task.length;
   const bool as_words = config.tokens != "bytes";
   check_tokens(config);
   const int64_t length = config.length;
@@ -243,6 +248,8 @@ std::vector<Token> encode_input(const std::string& task, const std::string& inpu
       throw data_error("input: expected an image of 32 x 32 grey bytes, got {} bytes", input.size());
     }
     tokens = byte_tokens(input);
+  } else if (task == "captions") {
+    tokens = encode_captioned(input, captions_side(length));
   } else if (!words.empty()) {
     tokens = text_encoder(words, pieces)(input);
     if (static_cast<int64_t>(tokens.size()) > length) tokens.resize(static_cast<size_t>(length));
@@ -255,12 +262,15 @@ std::vector<Token> encode_input(const std::string& task, const std::string& inpu
 
 std::vector<std::string> show_tokens(const std::string& task, std::span<const Token> tokens,
                                      const std::vector<std::string>& words) {
+  const bool has_images = find_task(task).has_images;
   std::vector<std::string> shown;
   for (const Token token : tokens) {
     const int byte = token - 1;
     if (task == "listops") {
       shown.emplace_back(listops_word(token));
-    } else if (task == "cifar10") {
+    } else if (task == "captions" && token >= kByteVocabulary) {
+      shown.push_back(caption_word(token));
+    } else if (has_images) {
       shown.push_back(std::to_string(byte));
     } else if (!words.empty()) {
       shown.push_back(show_word(words, token));

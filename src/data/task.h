@@ -19,6 +19,7 @@ struct Task {
   const char* tree;  // what HSA's tree is made from: see data/trees.h
   TaskData (*load)(const DataConfig& config);
   bool has_answers = false;  // a language model of which only the answers count
+  bool has_images = false;   // its inputs hold pixels, one byte each
 
   // Its score is bits per byte, otherwise accuracy.
   bool is_scored_by_bits() const { return goal == Goal::kNextToken && !has_answers; }
@@ -26,6 +27,8 @@ struct Task {
 
 const std::vector<Task>& tasks();
 std::vector<std::string> task_names();
+// The set that a task reads: captions has the images of cifar10.
+std::string set_of(const std::string& task);
 const Task& find_task(const std::string& name);  // throws a usage error
 
 // Reads (or generates) the three splits, takes a validation split from the training rows if there is none, keeps as
@@ -37,7 +40,8 @@ TaskData load_task(const DataConfig& config, const std::vector<std::string>& wor
 std::vector<std::string> describe_problems(const TaskData& data);
 
 // An input, typed or from a file, as tokens: words of an expression, bytes of a text (or words, if a vocabulary is
-// given, or its pieces, by that tokenizer), pixels of an image. Longer inputs are cut at `length`.
+// given, or its pieces, by that tokenizer), pixels of an image. Longer inputs are cut at `length`. For captions: the
+// caption, a line end, and the pixels.
 std::vector<Token> encode_input(const std::string& task, const std::string& input, int64_t length,
                                 const std::vector<std::string>& words = {}, const std::string& pieces = "");
 
@@ -58,6 +62,7 @@ void cut_test_split(TaskData& data, uint64_t seed);
 TaskData load_listops(const DataConfig& config);
 TaskData load_imdb(const DataConfig& config);
 TaskData load_cifar10(const DataConfig& config);
+TaskData load_captions(const DataConfig& config);
 TaskData load_text(const DataConfig& config);
 TaskData load_recall(const DataConfig& config);
 TaskData load_table(const DataConfig& config);

@@ -101,10 +101,51 @@ Tree word_tree(std::span<const Token> tokens, const std::vector<std::string>& wo
   return tree;
 }
 
+// A caption below its image. Families are listed height by height, those of the image before those of the caption.
+Tree captioned_tree(int64_t pixels, int64_t words, int64_t branching) {
+  Tree row, parts[2], tree;
+  const int64_t side = side_of(pixels);
+  check(quadtree(side, side, &parts[0]));
+  check(star_tree(words, Domain::kSequence, &row));
+  check(split_families(row, branching, &parts[1]));
+  if (pixels == 0 || words == 0) return pixels == 0 ? parts[1] : parts[0];
+  struct Node {
+    int part;
+    int32_t family;
+  };
+  std::vector<Node> nodes = {{0, 0}, {1, 0}};
+  std::vector<int32_t> begin = {0, 2}, children = {~1, ~2}, widths = {1};
+  std::vector<Domain> domains = {Domain::kGrid};
+  for (size_t at = 0; at < nodes.size(); ++at) {  // `nodes` grows as families are met
+    const auto [part, family] = nodes[at];
+    const Tree& from = parts[part];
+    for (int32_t c = from.child_begin()[family]; c < from.child_begin()[family + 1]; ++c) {
+      const int32_t child = from.children()[c];
+      if (child >= 0) {
+        children.push_back(child + (part == 0 ? 0 : static_cast<int32_t>(pixels)));
+      } else {
+        nodes.push_back({part, ~child});
+        children.push_back(~static_cast<int32_t>(nodes.size()));
+      }
+    }
+    begin.push_back(static_cast<int32_t>(children.size()));
+    domains.push_back(from.domain(family));
+    widths.push_back(from.width(family));
+  }
+  check(Tree::make(pixels + words, begin, children, domains, widths, &tree));
+  return tree;
+}
+
+// The pixels in front of a caption: tokens below those of its words.
+int64_t count_pixels(std::span<const Token> tokens) {
+  return std::find_if(tokens.begin(), tokens.end(), [](Token token) { return token >= kByteVocabulary; }) -
+         tokens.begin();
+}
+
 }  // namespace
 
 const std::vector<std::string>& tree_kinds() {
-  static const std::vector<std::string> kinds = {"brackets", "text", "quadtree", "balanced", "star"};
+  static const std::vector<std::string> kinds = {"brackets", "text", "quadtree", "captioned", "balanced", "star"};
   return kinds;
 }
 
@@ -119,6 +160,9 @@ Tree TreeMaker::make(std::span<const Token> tokens) const {
     const int64_t side = side_of(length);
     check(quadtree(side, side, &tree));
     return tree;
+  } else if (kind_ == "captioned") {
+    const int64_t pixels = count_pixels(tokens);
+    return captioned_tree(pixels, length - pixels, branching_);
   } else if (kind_ == "balanced") {
     check(balanced_tree(length, branching_, Domain::kSequence, &tree));
     return tree;
@@ -132,15 +176,19 @@ Tree TreeMaker::make(std::span<const Token> tokens) const {
 
 std::shared_ptr<const Tree> TreeMaker::tree(std::span<const Token> tokens) {
   if (kind_ == "brackets" || kind_ == "text") return std::make_shared<const Tree>(make(tokens));
-  std::shared_ptr<const Tree>& known = by_length_[static_cast<int64_t>(tokens.size())];
+  std::shared_ptr<const Tree>& known =
+      by_length_[{kind_ == "captioned" ? count_pixels(tokens) : 0, static_cast<int64_t>(tokens.size())}];
   if (known == nullptr) known = std::make_shared<const Tree>(make(tokens));
   return known;
 }
 
-std::vector<int64_t> TreeMaker::order(int64_t length) const {
-  if (kind_ != "quadtree") return {};
-  const int64_t side = side_of(length);
-  return quadtree_order(side, side);
+std::vector<int64_t> TreeMaker::order(std::span<const Token> tokens) const {
+  if (kind_ != "quadtree" && kind_ != "captioned") return {};
+  const auto length = static_cast<int64_t>(tokens.size());
+  const int64_t side = side_of(kind_ == "captioned" ? count_pixels(tokens) : length);
+  std::vector<int64_t> order = quadtree_order(side, side);
+  for (int64_t word = side * side; word < length; ++word) order.push_back(word);
+  return order;
 }
 
 }  // namespace strata

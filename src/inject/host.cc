@@ -104,7 +104,7 @@ class TrainedHost : public Host {
     if (card().config.attention != "flat")
       throw usage_error("{}: expected a model with flat attention to inject HSA into, got {} attention", path.string(),
                         card().config.attention);
-    if (card().task == "cifar10")
+    if (find_task(card().task).has_images)
       throw usage_error("{}: expected a model that reads texts, got one that reads images", path.string());
     loaded_.model->eval();
     longest_ = length > 0 ? std::min(length, card().shape.length) : card().shape.length;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "data/captions.h"
 #include "data/listops.h"
 #include "data/pieces.h"
 #include "data/task.h"
@@ -23,9 +24,11 @@ void check(const ModelCard& card, const std::string& where) {
   require(card.shape.next_token == (task->goal == Goal::kNextToken), "next_token as the task says");
   require(card.tree == "none" || std::count(tree_kinds().begin(), tree_kinds().end(), card.tree) == 1,
           "a known kind of tree");
-  const int64_t vocabulary = !card.words.empty()      ? kUnknownWord + 1 + static_cast<int64_t>(card.words.size())
-                             : card.task == "listops" ? kListopsVocabulary
-                                                      : kByteVocabulary;
+  const int64_t vocabulary = !card.words.empty()       ? kUnknownWord + 1 + static_cast<int64_t>(card.words.size())
+                             : card.task == "listops"  ? kListopsVocabulary
+                             : card.task == "captions" ? kCaptionsVocabulary
+                                                       : kByteVocabulary;
+  require(card.task != "captions" || captions_side(card.shape.length) > 0, "the length of an image and a caption");
   require(card.shape.vocabulary == vocabulary, "as many tokens as the task or its words have");
   const auto outputs = card.shape.next_token ? vocabulary : static_cast<int64_t>(card.labels.size());
   require(card.shape.outputs == outputs, "one output for each label, or for each token of a language model");

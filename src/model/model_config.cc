@@ -59,7 +59,7 @@ void declare(OptionTable& table, ModelConfig& c) {
   table.add(
       "tree", &c.tree,
       {.help = "Tree over the tokens; task: the tree of the task's data; none: neighbours and blocks, Strata only",
-       .choices = {"task", "brackets", "text", "quadtree", "balanced", "star", "none"}});
+       .choices = {"task", "brackets", "text", "quadtree", "captioned", "balanced", "star", "none"}});
   table.add("branching", &c.branching, {.help = "Children of a family at most", .min = 2, .max = 64});
   table.add("near", &c.near,
             {.help = "Strata without a tree: families that a token sees in full, its own included",

@@ -17,12 +17,14 @@ Json ratio(int64_t part, int64_t whole) {
   return whole == 0 ? Json() : Json(static_cast<double>(part) / static_cast<double>(whole));
 }
 
-// The words or the bytes of a row, cut; empty for an image.
+// The words or the bytes of a row, cut; of an image, only its caption.
 std::string row_text(const TaskData& data, std::span<const Token> tokens) {
   constexpr size_t kMostBytes = 400;
-  if (data.task == "cifar10") return "";
+  if (find_task(data.task).has_images)
+    tokens = {std::find_if(tokens.begin(), tokens.end(), [](Token token) { return token >= kByteVocabulary; }),
+              tokens.end()};
   std::string text;
-  if (data.task == "listops" || !data.words.empty()) {
+  if (data.task == "listops" || data.task == "captions" || !data.words.empty()) {
     text = fmt::format("{}", fmt::join(show_tokens(data.task, tokens, data.words), " "));
   } else {
     for (const Token token : tokens) text += static_cast<char>(token - 1);

@@ -17,7 +17,7 @@ struct Answer {  // to one row
 // {"classes": [{"label", "rows", "predicted", "precision", "recall", "f1"}], "confusion", "worst": [{"row", "label",
 // "predicted", "probability", "loss", "text"}]}. confusion[i][j] counts the rows of class i that were taken for class
 // j; with more than 64 classes it is left out. A score whose denominator is zero is null. "row" counts from 0 within
-// the split, and an image has no "text".
+// the split, and an image has no "text" but its caption.
 Json describe_answers(const std::vector<Answer>& answers, const TaskData& data, const Dataset& split);
 
 // The classes as a table for a terminal, the lowest F1 first if there are too many to show.

@@ -56,9 +56,9 @@ ModelCard make_card(const RunConfig& config, const TaskData& data) {
     card.text_column = config.data.text_column;
   }
   card.tree = config.model.tree == "task" ? find_task(data.task).tree : config.model.tree;
-  const bool bytes = data.task != "listops";
-  if ((card.tree == "text" && !bytes) || (card.tree == "brackets" && bytes) ||
-      (card.tree == "quadtree" && data.task != "cifar10")) {
+  const bool texts = data.task != "listops" && data.task != "captions";
+  if ((card.tree == "text" && !texts) || (card.tree == "brackets" && data.task != "listops") ||
+      (card.tree == "quadtree" && data.task != "cifar10") || (card.tree == "captioned" && data.task != "captions")) {
     throw usage_error("--tree: the rows of {} have no {} structure; choose task, balanced or star", data.task,
                       card.tree);
   }

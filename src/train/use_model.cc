@@ -4,6 +4,7 @@
 
 #include <numbers>
 
+#include "data/captions.h"
 #include "data/pieces.h"
 #include "data/task.h"
 #include "train/evaluate.h"
@@ -22,6 +23,7 @@ DataConfig data_of_model(const std::string& model, const Json& changes, const Mo
   DataConfig config;
   config.task = card.task;
   config.length = card.shape.length;
+  if (card.task == "captions") config.image_side = captions_side(card.shape.length);
   if (!card.label_column.empty()) config.label_column = card.label_column;
   if (!card.text_column.empty()) config.text_column = card.text_column;
   if (fs::exists(fs::path(model) / "run.json")) config = read_run_config({model}).data;
@@ -31,6 +33,9 @@ DataConfig data_of_model(const std::string& model, const Json& changes, const Mo
   if (config.task != card.task) {
     throw usage_error("--task: expected {1}, the task of {0}, got {2}", model, card.task, config.task);
   }
+  if (card.task == "captions" && config.image_side != captions_side(card.shape.length))
+    throw usage_error("--image-side: expected {}, that of the model, got {}", captions_side(card.shape.length),
+                      config.image_side);
   config.tokens = card.tokens();
   config.pieces = card.pieces;
   return config;
@@ -144,7 +149,8 @@ Json Predictor::operator()(const std::string& input) const {
   data.tokens = encode_input(card.task, input, card.shape.length, card.words, card.pieces);
   const auto read = static_cast<int64_t>(data.tokens.size());
   Json line = {{"input", shown_input(input)}, {"tokens", read}};
-  if (card.task != "listops" && read == card.shape.length) {  // it may be longer
+  const bool may_cut = card.task != "listops" && !find_task(card.task).has_images;
+  if (may_cut && read == card.shape.length) {  // it may be longer
     const size_t whole = card.words.empty() ? input.size() : text_encoder(card.words, card.pieces)(input).size();
     if (static_cast<int64_t>(whole) > read) line["cut_at"] = read;
   }

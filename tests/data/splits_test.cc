@@ -92,12 +92,14 @@ TEST(MissingData, SaysWhatToDo) {
   EXPECT_SAYS(refusal("imdb", ""),
               "strata/imdb: expected a folder with the IMDB set; download it with `strata data get imdb`");
   EXPECT_SAYS(refusal("cifar10", ""), "download it with `strata data get cifar10`, or pass a copy with --data");
+  EXPECT_SAYS(refusal("captions", ""), "strata/cifar10: expected a folder with CIFAR-10; download it with");
   EXPECT_SAYS(refusal("imdb", folder.path()), "expected train/ or train.tsv in this folder, found neither");
   for (const char* task : {"listops", "text", "table"}) {
     EXPECT_SAYS(refusal(task, folder.path() / "not.csv"), "not.csv: could not open (No such file or directory)");
   }
-  EXPECT_EQ(refusal("imbd", "", ExitCode::kUsage),
-            "task: expected one of listops, imdb, cifar10, text, recall, table, got imbd (did you mean imdb?)");
+  EXPECT_EQ(
+      refusal("imbd", "", ExitCode::kUsage),
+      "task: expected one of listops, imdb, cifar10, captions, text, recall, table, got imbd (did you mean imdb?)");
   EXPECT_SAYS(error_of(ExitCode::kData, [&] { read_file(folder.path()); }), "expected a file, got a folder");
 }
 

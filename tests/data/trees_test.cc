@@ -90,15 +90,20 @@ TEST(TreeMaker, EveryKindHasALeafPerToken) {
       for (int64_t i = 0; i < lists.size(); ++i) {
         std::vector<Token> tokens(lists.row(i).begin(), lists.row(i).end());
         if (kind != "brackets") {  // any bytes
-          tokens.resize(kind == "quadtree" ? i % 20 * (i % 20) : 1 + random.below(300));
+          const bool image = kind == "quadtree" || kind == "captioned";
+          tokens.resize(image ? i % 20 * (i % 20) : 1 + random.below(300));
           for (Token& token : tokens) token = static_cast<Token>(1 + random.below(256));
+          if (kind == "captioned") tokens.resize(tokens.size() + i % 9, kByteVocabulary);
         }
         const std::shared_ptr<const Tree> tree = maker.tree(tokens);
         ASSERT_EQ(leaves_of(*tree), counting(static_cast<int64_t>(tokens.size()))) << kind;
         EXPECT_LE(tree->position_tables(), kind == "star" ? 0 : maker.position_tables()) << kind;
         if (kind == "star") continue;
         EXPECT_LE(tree->largest_family(), maker.position_places()) << kind << " " << branching;
-        EXPECT_LE(tree->largest_family(), kind == "quadtree" ? 4 : branching) << kind;
+        EXPECT_LE(tree->largest_family(), kind == "quadtree"    ? 4
+                                          : kind == "captioned" ? std::max<int64_t>(branching, 4)
+                                                                : branching)
+            << kind;
       }
     }
   }
@@ -125,16 +130,18 @@ TEST(TreeMaker, Brackets) {
 
 TEST(TreeMaker, QuadtreeOrder) {
   const TreeMaker maker("quadtree", 9);
-  EXPECT_EQ(maker.order(16), (std::vector<int64_t>{0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15}));
-  EXPECT_EQ(maker.order(1024), quadtree_order(32, 32));
+  EXPECT_EQ(maker.order(std::vector<Token>(16, 1)),
+            (std::vector<int64_t>{0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15}));
+  EXPECT_EQ(maker.order(std::vector<Token>(1024, 1)), quadtree_order(32, 32));
   const std::shared_ptr<const Tree> tree = tree_of("quadtree", 9, std::vector<Token>(16, 1));
   EXPECT_EQ(picture(*tree, [](int32_t t) { return std::to_string(t) + " "; }),
             "((0 1 2 3 )(4 5 6 7 )(8 9 10 11 )(12 13 14 15 ))");
   EXPECT_EQ(tree->domain(0), Domain::kGrid);
   for (const std::string& kind : tree_kinds()) {
-    EXPECT_EQ(TreeMaker(kind, 4).order(16).empty(), kind != "quadtree") << kind;
+    EXPECT_EQ(TreeMaker(kind, 4).order(std::vector<Token>(16, 1)).empty(), kind != "quadtree" && kind != "captioned")
+        << kind;
   }
-  EXPECT_EQ(error_of(ExitCode::kData, [&] { maker.order(15); }),
+  EXPECT_EQ(error_of(ExitCode::kData, [&] { maker.order(std::vector<Token>(15, 1)); }),
             "tree: expected a square image for a quadtree, got 15 pixels");
   EXPECT_EQ(error_of(ExitCode::kData, [&] { tree_of("quadtree", 4, std::vector<Token>(2, 1)); }),
             "tree: expected a square image for a quadtree, got 2 pixels");

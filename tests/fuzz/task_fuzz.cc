@@ -1,6 +1,7 @@
 // libFuzzer target: the files of a task are refused, or become splits that hold together: rows inside the tokens,
 // tokens of the vocabulary, labels that have a name, no row longer than the length. The first byte selects the task,
 // the second what is asked of it.
+#include "data/captions.h"
 #include "data/task.h"
 #include "refusal.h"
 
@@ -40,6 +41,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   config.task = task.name;
   config.data = folder.string();
   config.length = config.task == "cifar10" ? 1024 : (asked & 1) != 0 ? 8 : 64;
+  if (config.task == "captions") {
+    config.image_side = (asked & 1) != 0 ? 8 : 16;
+    config.length = captions_length(config.image_side);
+  }
   if ((asked & 2) != 0) config.tokens = "words";
   if ((asked & 4) != 0) config.train_rows = config.test_rows = 2;
   config.words = 5;

@@ -73,7 +73,7 @@ TEST(Answers, ManyClasses) {
   EXPECT_EQ(describe_answers({answer(0, 1, 0.3)}, data, data.test)["classes"].size(), 300000U);
 }
 
-TEST(Answers, WordsAreShownWithSpacesAndImagesNotAtAll) {
+TEST(Answers, WordsAreShownWithSpacesAndPixelsNotAtAll) {
   TaskData data;
   data.task = "listops";
   data.labels = {"0", "1"};
@@ -81,6 +81,10 @@ TEST(Answers, WordsAreShownWithSpacesAndImagesNotAtAll) {
   EXPECT_EQ(describe_answers({answer(0, 1, 0.3)}, data, data.test)["worst"][0]["text"], "[MAX 2 7 ]");
   data.task = "cifar10";
   EXPECT_FALSE(describe_answers({answer(0, 1, 0.3)}, data, data.test)["worst"][0].contains("text"));
+  data.task = "captions";
+  data.test = {};
+  data.test.add_row(encode_input("captions", "a photo of a dog\n" + std::string(64, 'x'), 73), 0, 73);
+  EXPECT_EQ(describe_answers({answer(0, 1, 0.3)}, data, data.test)["worst"][0]["text"], "a photo of a dog");
 }
 
 }  // namespace

@@ -10,6 +10,13 @@ function namer(example, size, level = 0) {
   return index => (block <= 1 ? `${index} ${visible(tokens[index] ?? "")}` : `${index * block}–${Math.min(tokens.length, (index + 1) * block) - 1}`);
 }
 
+// The beginning of a row; of an image with a caption, that of the caption.
+function beginning(example) {
+  const captioned = page.inspect.task === "captions";
+  const tokens = (example.tokens ?? []).filter(token => !captioned || !/^\d+$/.test(token));
+  return tokens.slice(0, 24).join(captioned || page.inspect.task === "listops" ? " " : "").slice(0, 40);
+}
+
 function showExamples(heads) {
   section("examples", "Heads at work", "Attention of a head on a row, and the scores of each of its levels. Point at a cell, or move with the arrow keys; + and − zoom. Longer rows are shown in blocks: attention summed over keys, everything averaged over queries.", part => {
     const examples = page.inspect.examples, chosen = { example: 0, head: 0, view: 0 };
@@ -26,11 +33,11 @@ function showExamples(heads) {
       pair.append(text);
       text.append(el("p", {}, el("strong", {}, "Over the text. "), example.tree ? "Lines under the text are the families of the tree, the root lowest. " : "",
         "Choose a token to see where its attention goes."));
-      drawText(text, example, [...base, "attention"], ["listops", "cifar10"].includes(page.inspect.task));
+      drawText(text, example, [...base, "attention"], ["listops", "cifar10", "captions"].includes(page.inspect.task));
     });
     const pick = (key, label, names) => choice(label, names, i => { chosen[key] = i; renew(); });
     const controls = el("div", { class: "controls sticky" },
-      pick("example", "Row", examples.map((example, i) => `${i + 1}: ${(example.tokens ?? []).slice(0, 24).join(page.inspect.task === "listops" ? " " : "").slice(0, 40)} …`)),
+      pick("example", "Row", examples.map((example, i) => `${i + 1}: ${beginning(example)} …`)),
       pick("head", "Head", heads.map(head => head.name)), views.length > 1 ? pick("view", "Show", views) : null);
     part.querySelector("h2").after(controls);
     renew();
