@@ -34,45 +34,70 @@ std::string per_level(const Json& levels, const char* key, const char* format) {
   return text;
 }
 
+// Of the identities of the theory, the largest over heads and levels.
+struct Residuals {
+  double orthogonality = 0, upsampling = 0, projection = 0, filters = 0, components = 0, worst_decay = 0;
+  double least_beyond = 1, most_beyond = 0;
+  std::string psd_problem;
+
+  void add(const Json& head) {
+    auto most = [](double& largest, const Json& from, const char* key) {
+      if (from.contains(key)) largest = std::max(largest, from.at(key).get<double>());
+    };
+    most(components, head.at("error"), "residual");
+    for (const Json& level : head.at("symmetry")) {
+      most(orthogonality, level, "orthogonality");
+      most(upsampling, level, "upsampling");
+      most(projection, level, "projection");
+      most(filters, level, "filters");
+    }
+    const Json& psd = head.at("psd");
+    psd_problem = psd.value("problem", psd_problem);
+    for (const Json& level : psd.value("levels", Json::array())) {
+      least_beyond = std::min(least_beyond, level.at("beyond_keys").get<double>());
+      most(most_beyond, level, "beyond_keys");
+    }
+    for (const Json& step : head.at("decay")) most(worst_decay, step, "worst");
+  }
+
+  void print() const {
+    fmt::print(
+        "\nchecked: the symmetric and antisymmetric parts are orthogonal to {:.1e}, their split commutes with "
+        "up-sampling to {:.1e}{}\n"
+        "the components sum to the KL to {:.1e}; cutting levels stays below its bound\n(at most {:.2f} of it)\n",
+        orthogonality, upsampling,
+        psd_problem.empty()
+            ? fmt::format(", with\nprojections to {:.1e} and with filters to {:.1e};", projection, filters)
+            : ";",
+        components, worst_decay);
+    if (!psd_problem.empty()) return fmt::print("the PSD condition, and the split of projections: {}\n", psd_problem);
+    fmt::print("PSD needs queries that are a linear map of the keys; of W_Q, {:.3f} to {:.3f} lies beyond such maps\n",
+               std::min(least_beyond, most_beyond), most_beyond);
+  }
+};
+
 void print_hkt(const Json& result) {
   fmt::print("{:<6} {:<5} {:<17} {:<5} {:<9} {:<17} {:>9} {:>10} {:>9} {:>10}  {}\n", "layer", "head", "level weights",
              "PSD", "neg. mass", "directional", "KL", "resolution", "filter", "correction", "kurtosis / expected");
-  double orthogonality = 0, upsampling = 0, projection = 0, filters = 0, residual = 0, worst = 0;
-  double least_beyond = 1, most_beyond = 0;
+  Residuals residuals;
   for (const Json& layer : result.at("layers")) {
     for (const Json& head : layer.at("heads")) {
       if (head.contains("problem")) continue;
-      const Json& error = head.at("error");
+      const Json &error = head.at("error"), &psd = head.at("psd");
       fmt::print(
           "{:<6} {:<5} {:<17} {:<5} {:<9.3f} {:<17} {:>9.4f} {:>10.4f} {:>9.4f} {:>10.4f}  {}\n",
           layer.at("layer").get<int>(), head.at("head").get<int>(), per_level(head.at("weights"), nullptr, "{:.3f}"),
-          head.at("psd").at("sufficient_condition").get<bool>() ? "yes" : "no",
-          head.at("psd").at("scores").at("negative_mass").get<double>(),
+          psd.contains("problem")                      ? "-"
+          : psd.at("sufficient_condition").get<bool>() ? "yes"
+                                                       : "no",
+          psd.at("scores").at("negative_mass").get<double>(),
           per_level(head.at("symmetry"), "directional_share", "{:.3f}"), error.at("kl").get<double>(),
           error.at("resolution").get<double>(), error.at("filter").get<double>(), error.at("correction").get<double>(),
           per_level(head.at("gaussianity").at("scores"), "kurtosis_ratio", "{:.2f}"));
-      residual = std::max(residual, error.at("residual").get<double>());
-      for (const Json& level : head.at("symmetry")) {
-        orthogonality = std::max(orthogonality, level.at("orthogonality").get<double>());
-        upsampling = std::max(upsampling, level.at("upsampling").get<double>());
-        projection = std::max(projection, level.at("projection").get<double>());
-        filters = std::max(filters, level.at("filters").get<double>());
-      }
-      for (const Json& level : head.at("psd").at("levels")) {
-        least_beyond = std::min(least_beyond, level.at("beyond_keys").get<double>());
-        most_beyond = std::max(most_beyond, level.at("beyond_keys").get<double>());
-      }
-      for (const Json& step : head.at("decay")) worst = std::max(worst, step.at("worst").get<double>());
+      residuals.add(head);
     }
   }
-  fmt::print(
-      "\nchecked: the symmetric and antisymmetric parts are orthogonal to {:.1e}, their split commutes with "
-      "up-sampling to {:.1e}, with\n"
-      "projections to {:.1e} and with filters to {:.1e}; the components sum to the KL to {:.1e}; cutting levels stays "
-      "below its bound\n(at most {:.2f} of it)\n",
-      orthogonality, upsampling, projection, filters, residual, worst);
-  fmt::print("PSD needs queries that are a linear map of the keys; of W_Q, {:.3f} to {:.3f} lies beyond such maps\n",
-             std::min(least_beyond, most_beyond), most_beyond);
+  residuals.print();
 }
 
 // The cost of each balanced tree and its two bounds, a line each.

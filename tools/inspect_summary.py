@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""inspect_summary.py FOLDER OUT: what the tables of docs/theory need of the finished runs under FOLDER, in one small file.
+
+A run that was inspected (inspect.json) gives the figures of every layer, head and level; one that was trained with
+--every-epoch gives Mardia's tests over the epochs. A record is that of run.json or inspect.json: `record` has what all
+runs share, the record of a run the rest. Figures have three significant digits.
+"""
+
+import json
+import pathlib
+import sys
+
+EPOCHS = (0, 1, 2, 3, 5, 10, 15, 20, 25, 30)  # of the runs with --every-epoch
+
+
+def rounded(value, digits=3):
+    """The same structure with fewer digits."""
+    if isinstance(value, dict):
+        return {key: rounded(one, digits) for key, one in value.items()}
+    if isinstance(value, list):
+        return [rounded(one, digits) for one in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+# ------------------------------------------------------------------------------------------------------- records
+
+
+def without_folders(value):
+    """A path says nothing to others; the name of a file and its digest do."""
+    if isinstance(value, dict):
+        return {key: without_folders(one) for key, one in value.items() if key not in ("folder", "output")}
+    if isinstance(value, list):
+        return [without_folders(one) for one in value]
+    return pathlib.PurePath(value).name if isinstance(value, str) and value.startswith("/") else value
+
+
+def shared(records):
+    """What all records have in common."""
+    first = records[0]
+    common = {}
+    for key, value in first.items():
+        others = [record.get(key) for record in records]
+        if all(other == value for other in others):
+            common[key] = value
+        elif isinstance(value, dict) and all(isinstance(other, dict) for other in others):
+            common[key] = shared(others)
+    return common
+
+
+def rest(record, common):
+    """What a record has beside the common part."""
+    left = {}
+    for key, value in record.items():
+        if key not in common:
+            left[key] = value
+        elif value != common[key]:
+            left[key] = rest(value, common[key])
+    return left
+
+
+# -------------------------------------------------------------------------------------------------------- figures
+
+
+def head_figures(head):
+    """The numbers of one head that the tables need; of a head that could not be inspected, why."""
+    if "problem" in head:
+        return {"problem": head["problem"]}
+    psd, error, scores = head["psd"], head["error"], head["gaussianity"]["scores"]
+    levels = psd.get("levels", [])
+    cuts = head["decay"][:-1]  # the last one keeps all levels
+    return {
+        "weights": head["weights"],
+        "holds": psd.get("sufficient_condition"),
+        "negative_count": [level["negative_count"] for level in levels],
+        "negative_mass": [level["negative_mass"] for level in levels],
+        "beyond_keys": [level["beyond_keys"] for level in levels],
+        "scores_negative_mass": psd["scores"]["negative_mass"],
+        "directional": [level["directional_share"] for level in head["symmetry"]],
+        **{key: error[key] for key in ("kl", "resolution", "filter", "correction", "third", "fourth", "range")},
+        **{f"cut_{key}": [cut[key] for cut in cuts] for key in ("kl", "bound", "worst")},
+        **{key: [level.get(key) for level in scores] for key in ("kurtosis_ratio", "rejected")},
+    }
+
+
+def layer_figures(layer):
+    """Per figure the list of its heads: each name stands once."""
+    heads = [head_figures(head) for head in layer["heads"]]
+    return {key: [head.get(key) for head in heads] for key in dict.fromkeys(key for head in heads for key in head)}
+
+
+def residuals(inspected):
+    """The largest of each identity, over heads and levels."""
+    heads = [head for layer in inspected["layers"] for head in layer["heads"] if "problem" not in head]
+    largest = {"components": max(head["error"]["residual"] for head in heads)}
+    for key in ("orthogonality", "upsampling", "projection", "filters"):
+        largest[key] = max(level.get(key, 0.0) for head in heads for level in head["symmetry"])
+    return largest
+
+
+def inspected_run(folder):
+    inspected = read(folder / "inspect.json")
+    figures = {key: inspected[key] for key in ("samples", "mean_tokens", "problems")}
+    return inspected["record"], {**figures, "residuals": residuals(inspected),
+                                 "layers": [layer_figures(layer) for layer in inspected["layers"]]}
+
+
+def tracked_run(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    tests = [line for line in lines if line["kind"] == "gaussianity" and line["epoch"] in EPOCHS]
+    first = tests[0]["layers"][0][0]
+
+    def over_epochs(key):
+        return [[[[level.get(key) for level in head] for head in layer] for layer in line["layers"]] for line in tests]
+
+    return read(folder / "run.json"), {
+        "rows": tests[0]["rows"],
+        "epochs": [line["epoch"] for line in tests],
+        **{key: [level.get(key) for level in first] for key in ("tested", "components", "expected_kurtosis", "ceiling")},
+        "kurtosis_ratio": over_epochs("kurtosis_ratio"),
+        **{key: rounded(over_epochs(key), 2) for key in ("kurtosis_p", "skewness_p")},
+    }
+
+
+def run_figures(folder):
+    """Record and figures of a run; None if it is not finished."""
+    if not (folder / "result.json").exists():
+        return None
+    is_inspected = (folder / "inspect.json").exists()
+    options, result = read(folder / "run.json")["options"], read(folder / "result.json")
+    if not is_inspected and not options["every_epoch"]:
+        return None
+    record, figures = inspected_run(folder) if is_inspected else tracked_run(folder)
+    name = folder.name.rpartition("-seed")[0]
+    about = {"attention": name, "model_size": options["model_size"], "seed": result["seed"],
+             "test": 100 * result["test"]["accuracy"], "valid": 100 * result["valid"]["accuracy"], "steps": result["steps"]}
+    return without_folders(record), {**about, **figures}
+
+
+def main(folder, out):
+    runs = [run for path in sorted(folder.glob("**/run.json")) if (run := run_figures(path.parent))]
+    if not runs:
+        sys.exit(f"inspect_summary.py: {folder}: expected finished runs, inspected or trained with --every-epoch, got none")
+    common = shared([record for record, _ in runs])
+    lines = [json.dumps({**rounded(figures), "record": rest(record, common)}, separators=(",", ":")) for record, figures in runs]
+    head = json.dumps({"schema": 1, "record": common}, separators=(",", ":"))[:-1]
+    out.write_text(head + ',"runs":[\n' + ",\n".join(lines) + "\n]}\n")
+    print(f"{out}: {len(runs)} runs, {out.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("inspect_summary.py: expected a folder of runs and the file to write")
+    main(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))
