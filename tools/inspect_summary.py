@@ -2,8 +2,8 @@
 """inspect_summary.py FOLDER OUT: what the tables of docs/theory need of the finished runs under FOLDER, in one small file.
 
 A run that was inspected (inspect.json) gives the figures of every layer, head and level; one that was trained with
---every-epoch gives Mardia's tests over the epochs. A record is that of run.json or inspect.json: `record` has what all
-runs share, the record of a run the rest. Figures have three significant digits.
+--every-epoch gives Mardia's tests over the epochs. `record` has what the records of all runs share (run.json and
+inspect.json), the record of a run the rest. Figures have three significant digits, scores four.
 """
 
 import json
@@ -104,8 +104,8 @@ def residuals(inspected):
 def inspected_run(folder):
     inspected = read(folder / "inspect.json")
     figures = {key: inspected[key] for key in ("samples", "mean_tokens", "problems")}
-    return inspected["record"], {**figures, "residuals": residuals(inspected),
-                                 "layers": [layer_figures(layer) for layer in inspected["layers"]]}
+    figures |= {"residuals": residuals(inspected), "layers": [layer_figures(layer) for layer in inspected["layers"]]}
+    return {"train": read(folder / "run.json"), "inspect": inspected["record"]}, figures
 
 
 def tracked_run(folder):
@@ -116,7 +116,7 @@ def tracked_run(folder):
     def over_epochs(key):
         return [[[[level.get(key) for level in head] for head in layer] for layer in line["layers"]] for line in tests]
 
-    return read(folder / "run.json"), {
+    return {"train": read(folder / "run.json")}, {
         "rows": tests[0]["rows"],
         "epochs": [line["epoch"] for line in tests],
         **{key: [level.get(key) for level in first] for key in ("tested", "components", "expected_kurtosis", "ceiling")},
@@ -135,9 +135,18 @@ def run_figures(folder):
         return None
     record, figures = inspected_run(folder) if is_inspected else tracked_run(folder)
     name = folder.name.rpartition("-seed")[0]
-    about = {"attention": name, "model_size": options["model_size"], "seed": result["seed"],
-             "test": 100 * result["test"]["accuracy"], "valid": 100 * result["valid"]["accuracy"], "steps": result["steps"]}
-    return without_folders(record), {**about, **figures}
+    about = {"attention": name, "model_size": options["model_size"], "seed": result["seed"], "steps": result["steps"],
+             **{split: 100 * result[split]["accuracy"] for split in ("test", "valid")}}
+    return without_folders(record), {**rounded(about, 4), **rounded(figures)}
+
+
+def comparison(folder):
+    """Means over seeds and the tests between attentions, of a comparison that is finished."""
+    if not (folder / "results.json").exists():
+        return {}
+    results = read(folder / "results.json")
+    keys = {"attentions": ("name", "scores", "mean", "standard_deviation", "parameters"), "pairs": ("from", "to", "difference", "p", "p_holm")}
+    return {"comparison": {part: [{key: rounded(one[key], 4) for key in names} for one in results[part]] for part, names in keys.items()}}
 
 
 def main(folder, out):
@@ -145,8 +154,8 @@ def main(folder, out):
     if not runs:
         sys.exit(f"inspect_summary.py: {folder}: expected finished runs, inspected or trained with --every-epoch, got none")
     common = shared([record for record, _ in runs])
-    lines = [json.dumps({**rounded(figures), "record": rest(record, common)}, separators=(",", ":")) for record, figures in runs]
-    head = json.dumps({"schema": 1, "record": common}, separators=(",", ":"))[:-1]
+    lines = [json.dumps({**figures, "record": rest(record, common)}, separators=(",", ":")) for record, figures in runs]
+    head = json.dumps({"schema": 1, "record": common, **comparison(folder)}, separators=(",", ":"))[:-1]
     out.write_text(head + ',"runs":[\n' + ",\n".join(lines) + "\n]}\n")
     print(f"{out}: {len(runs)} runs, {out.stat().st_size} bytes")
 

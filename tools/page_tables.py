@@ -1,4 +1,5 @@
-"""What the scripts that write pages from raw figures share: the raw files, and the tables between markers.
+"""What the scripts that write pages from raw figures share: the raw files, the tables between markers, and the sentences
+that repeat figures.
 
 A table begins after a line <!-- SCRIPT: NAME --> and ends before <!-- end -->.
 """
@@ -6,6 +7,7 @@ A table begins after a line <!-- SCRIPT: NAME --> and ends before <!-- end -->.
 import functools
 import json
 import pathlib
+import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -16,6 +18,12 @@ END = "<!-- end -->"
 def raw(name):
     """docs/results/NAME.json."""
     return json.loads((ROOT / f"docs/results/{name}.json").read_text())
+
+
+def table(head, rows):
+    """The lines of a table."""
+    lines = ["|" + "|".join(f" {cell} " if cell != "" else " " for cell in row) + "|" for row in (head, *rows)]
+    return [lines[0], "|" + "---|" * len(head), *lines[1:]]
 
 
 def with_tables(page, script, tables):
@@ -38,3 +46,20 @@ def update(script, pages):
             (ROOT / page).write_text(made)
         elif made != (ROOT / page).read_text():
             sys.exit(f"{page}: its tables differ from docs/results; run {script}")
+
+
+def check_sentences(pages, script):
+    """Ends with 1 where a page has other figures than the raw files, or no longer has a sentence.
+
+    pages: of each a function that returns sentences with {} in place of their figures, and the figures.
+    """
+    problems = []
+    for page, sentences in pages.items():
+        text = " ".join((ROOT / page).read_text().split())
+        for sentence, figures in sentences():
+            if sentence.format(*figures) in text:
+                continue
+            found = re.search(re.escape(sentence).replace(r"\{\}", r"\S+?"), text)
+            problems.append(f"{page}: expected \"{sentence.format(*figures)}\", got {found[0] if found else 'no such sentence'}")
+    if problems:
+        raise SystemExit("\n".join([*problems, f"The figures come from docs/results; {script} lists the sentences."]))

@@ -8,9 +8,9 @@ results_page.py --check  says whether they are up to date; exit code 1 if not
 
 import functools
 
-from page_tables import raw, update
-from results_figures import LRA, PAPER, TASKS, bold, find, mean, over, over_with_p, p_value, pair, percent, ratio, table
-from results_sentences import check_sentences
+from page_tables import check_sentences, raw, table, update
+from results_figures import LRA, PAPER, TASKS, bold, find, mean, over, over_with_p, p_value, pair, percent, ratio
+from results_sentences import SENTENCES
 
 HKT, DENSE, BALANCED = "HKT, L = 3", "HKT, L = 3, dense filters", "HSA, balanced tree"
 INJECTED = {"SST-2": "sst2", "AG News": "agnews", "IMDB": "imdb"}
@@ -219,4 +219,4 @@ PAGES = {
 
 if __name__ == "__main__":
     update("tools/results_page.py", PAGES)
-    check_sentences()
+    check_sentences(SENTENCES, "tools/results_sentences.py")

@@ -65,7 +65,7 @@ function drawLegend(state) {
 }
 
 // series: {label, points: [{x, path}], colour, dash, scatter}, where path is the path of y in the data.
-function lineChart(parent, { title, note, x, y, series, log = false, scale = 1, xStep }) {
+function lineChart(parent, { title, note, x, y, series, log = false, scale = 1, xStep, style = {} }) {
   const value = point => { const v = at(point.path); return typeof v === "number" ? v * scale : null; };
   return figure(parent, {
     title, note,
@@ -79,10 +79,10 @@ function lineChart(parent, { title, note, x, y, series, log = false, scale = 1, 
       options: {
         interaction: { mode: "nearest", intersect: false },
         scales: { x: axis(x, { type: "linear", ticks: { color: colour("--soft"), stepSize: xStep } }), y: axis(y, { type: log ? "logarithmic" : "linear" }) },
-        plugins: { tooltip: { callbacks: { title: items => `${x} ${items[0].parsed.x}`, label: item => `${item.dataset.label}: ${format(item.parsed.y)}` } } } },
+        plugins: { tooltip: { callbacks: { title: items => `${x} ${items[0].parsed.x}`, label: item => `${item.dataset.label}: ${format(item.parsed.y, style)}` } } } },
     }),
     numbers: () => table(title, [{ title: "series" }, { title: x }, { title: y }],
-      series.flatMap(one => one.points.map(point => [label(one.label), label(point.x), { path: point.path, style: { digits: 5, scale } }]))),
+      series.flatMap(one => one.points.map(point => [label(one.label), label(point.x), { path: point.path, style: { digits: 5, scale, ...style } }]))),
   });
 }
 
