@@ -3,14 +3,14 @@
 
 A run that was inspected (inspect.json) gives the figures of every layer, head and level; one that was trained with
 --every-epoch gives Mardia's tests over the epochs. `record` has what the records of all runs share (run.json and
-inspect.json), the record of a run the rest. Figures have three significant digits, scores four.
+inspect.json), the record of a run the rest. Figures have three significant digits, scores four, p-values one.
 """
 
 import json
 import pathlib
 import sys
 
-EPOCHS = (0, 1, 2, 3, 5, 10, 15, 20, 25, 30)  # of the runs with --every-epoch
+EPOCHS = (0, 1, 2, 5, 10, 20, 30)  # of the runs with --every-epoch
 
 
 def rounded(value, digits=3):
@@ -76,13 +76,12 @@ def head_figures(head):
         "weights": head["weights"],
         "holds": psd.get("sufficient_condition"),
         "negative_count": [level["negative_count"] for level in levels],
-        "negative_mass": [level["negative_mass"] for level in levels],
         "beyond_keys": [level["beyond_keys"] for level in levels],
         "scores_negative_mass": psd["scores"]["negative_mass"],
         "directional": [level["directional_share"] for level in head["symmetry"]],
         **{key: error[key] for key in ("kl", "resolution", "filter", "correction", "third", "fourth", "range")},
         **{f"cut_{key}": [cut[key] for cut in cuts] for key in ("kl", "bound", "worst")},
-        **{key: [level.get(key) for level in scores] for key in ("kurtosis_ratio", "rejected")},
+        "kurtosis_ratio": [level.get("kurtosis_ratio") for level in scores],
     }
 
 
@@ -121,7 +120,7 @@ def tracked_run(folder):
         "epochs": [line["epoch"] for line in tests],
         **{key: [level.get(key) for level in first] for key in ("tested", "components", "expected_kurtosis", "ceiling")},
         "kurtosis_ratio": over_epochs("kurtosis_ratio"),
-        **{key: rounded(over_epochs(key), 2) for key in ("kurtosis_p", "skewness_p")},
+        **{key: rounded(over_epochs(key), 1) for key in ("kurtosis_p", "skewness_p")},
     }
 
 

@@ -24,7 +24,7 @@ if [ "$table" = kurtosis ]; then
 else
   compare --folder "$runs" "$@"
   for run in "$runs"/*-seed*; do
-    [ -e "$run/inspect.json" ] || "$strata" inspect "$run" --samples 32 --examples 0 --threads 1 --quiet > "$run/inspect.txt"
+    [ -e "$run/inspect.json" ] || "$strata" inspect "$run" --samples 16 --examples 0 --threads 1 --quiet > "$run/inspect.txt"
   done
 fi
 python3 "$root/tools/inspect_summary.py" "$runs" "$root/docs/results/theory-$table.json"
