@@ -46,15 +46,15 @@ struct Residuals {
   }
 
   void print() const {
+    const std::string of_projections =
+        psd_problem.empty()
+            ? fmt::format(", with\nprojections to {:.1e} and with filters to {:.1e}; ", projection, filters)
+            : ";\n";
     fmt::print(
         "\nchecked: the symmetric and antisymmetric parts are orthogonal to {:.1e}, their split commutes with "
-        "up-sampling to {:.1e}{}\n"
-        "the components sum to the KL to {:.1e}; cutting levels stays below its bound\n(at most {:.2f} of it)\n",
-        orthogonality, upsampling,
-        psd_problem.empty()
-            ? fmt::format(", with\nprojections to {:.1e} and with filters to {:.1e};", projection, filters)
-            : ";",
-        components, worst_decay);
+        "up-sampling to {:.1e}{}the components sum to the KL to {:.1e}; cutting levels stays below its bound\n"
+        "(at most {:.2f} of it)\n",
+        orthogonality, upsampling, of_projections, components, worst_decay);
     if (!psd_problem.empty()) return fmt::print("the PSD condition, and the split of projections: {}\n", psd_problem);
     fmt::print("PSD needs queries that are a linear map of the keys; of W_Q, {:.3f} to {:.3f} lies beyond such maps\n",
                std::min(least_beyond, most_beyond), most_beyond);

@@ -266,7 +266,7 @@ def test_gaussianity_of_all_heads_at_an_epoch(browser, folders):
     lines = [line for line in data["metrics"] if line["kind"] == "gaussianity"]
     part = "#gaussianity-over-training"
     titles = [caption.text for caption in browser.find_elements(By.CSS_SELECTOR, f"{part} figcaption")]
-    assert any(title.startswith("Nominal p-values") for title in titles)
+    assert sum(title.startswith("Nominal p-value of the") for title in titles) == 2
     drawn = lambda: browser.execute_script(
         f"const all = document.querySelectorAll('{part} canvas'); return Chart.getChart(all[all.length - 1]).data.datasets[0].data.map(p => p.value)")
     ratios = lambda line: [level["kurtosis_ratio"] for layer in line["layers"] for head in layer for level in head if level["tested"]]

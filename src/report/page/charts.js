@@ -78,7 +78,7 @@ function lineChart(parent, { title, note, x, y, series, log = false, scale = 1, 
         showLine: !one.scatter })) },
       options: {
         interaction: { mode: "nearest", intersect: false },
-        scales: { x: axis(x, { type: "linear", ticks: { color: colour("--soft"), stepSize: xStep } }), y: axis(y, { type: log ? "logarithmic" : "linear" }) },
+        scales: { x: axis(x, { type: "linear", ticks: { color: colour("--soft"), stepSize: xStep } }), y: axis(y, { type: log ? "logarithmic" : "linear", ...(style.exponent && { ticks: { color: colour("--soft"), maxTicksLimit: 8, callback: tick => format(tick, style) } }) }) },
         plugins: { tooltip: { callbacks: { title: items => `${x} ${items[0].parsed.x}`, label: item => `${item.dataset.label}: ${format(item.parsed.y, style)}` } } } },
     }),
     numbers: () => table(title, [{ title: "series" }, { title: x }, { title: y }],

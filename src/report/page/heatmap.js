@@ -31,7 +31,7 @@ function heatMap(parent, { title, note, path, name, grid, square = true, axes = 
   const peak = cells.reduce(extreme, null), largest = peak ? Math.abs(peak.value - centre) : 0;
   const view = { x: [-0.5, size.x - 0.5], y: [-0.5, size.y - 0.5] };
   const words = cell => `${axes[0]} ${rows[cell.i]}, ${axes[1]} ${columns[cell.j]}: ${format(cell.value, style)}`.trim();
-  const ticks = names => ({ color: colour("--soft"), autoSkip: true, maxTicksLimit: 16, callback: value => names[value] ?? "" });
+  const ticks = names => ({ color: colour("--soft"), autoSkip: true, maxTicksLimit: 16, stepSize: names.length <= 16 ? 1 : undefined, callback: value => names[value] ?? "" });
   const state = figure(parent, {
     title, note, square,
     make: () => ({

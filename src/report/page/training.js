@@ -66,18 +66,21 @@ function gaussianityCurves(area, tests, head, levels) {
   draw("Kurtosis over the expected one", "b2 / expected", ["kurtosis_ratio"]);
   draw("Kurtosis in standard deviations from the expected one", "z", ["kurtosis_z"]);
   draw("Skewness", "b1", ["skewness"]);
-  draw("Nominal p-values", "p", ["kurtosis_p", "skewness_p"], { log: true, style: tiny });
+  draw("Nominal p-value of the kurtosis", "p", ["kurtosis_p"], { log: true, style: tiny });
+  draw("Nominal p-value of the skewness", "p", ["skewness_p"], { log: true, style: tiny });
 }
 
 // All heads and levels at one epoch, the last one first.
 function gaussianityMap(part, tests, heads) {
   const levels = Math.max(...heads.map(head => list(["metrics", tests[0].i, "layers", head.l, head.h]).length));
+  const controls = el("div", { class: "controls" });
+  part.append(controls);
   const renew = renewable(part, (area, chosen) => heatMap(area, { title: "Kurtosis over the expected one, all heads and levels", note: `after epoch ${tests[chosen].line.epoch}`, square: false,
     axes: ["", "level"], centre: 1, numbers: true, grid: { rows: heads.map(head => head.name), columns: Array.from({ length: levels }, (_, level) => String(level)),
       cell: (i, level) => ["metrics", tests[chosen].i, "layers", heads[i].l, heads[i].h, level, "kurtosis_ratio"] } }));
   const epochs = choice("Epoch", tests.map(({ line }) => String(line.epoch)), renew);
   epochs.querySelector("select").selectedIndex = tests.length - 1;
-  part.append(el("div", { class: "controls" }, epochs));
+  controls.append(epochs);
   renew(tests.length - 1);
 }
 
