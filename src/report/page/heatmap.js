@@ -31,7 +31,9 @@ function heatMap(parent, { title, note, path, name, grid, square = true, axes = 
   const peak = cells.reduce(extreme, null), largest = peak ? Math.abs(peak.value - centre) : 0;
   const view = { x: [-0.5, size.x - 0.5], y: [-0.5, size.y - 0.5] };
   const words = cell => `${axes[0]} ${rows[cell.i]}, ${axes[1]} ${columns[cell.j]}: ${format(cell.value, style)}`.trim();
-  const ticks = names => ({ color: colour("--soft"), autoSkip: true, maxTicksLimit: 16, stepSize: names.length <= 16 ? 1 : undefined, callback: value => names[value] ?? "" });
+  const ticks = names => ({ color: colour("--soft"), autoSkip: true, maxTicksLimit: 16, callback: value => names[value] ?? "" });
+  // Few names are all shown, and no ticks between them, which would make the cells narrower.
+  const integers = names => names.length <= 16 && { afterBuildTicks: scale => { scale.ticks = names.map((_, value) => ({ value })).filter(tick => tick.value >= scale.min && tick.value <= scale.max); } };
   const state = figure(parent, {
     title, note, square,
     make: () => ({
@@ -40,8 +42,8 @@ function heatMap(parent, { title, note, path, name, grid, square = true, axes = 
         barPercentage: 1, categoryPercentage: 1, grouped: false, borderWidth: 0, minBarLength: 0 }] },
       options: {
         scales: {
-          x: axis(axes[1], { type: "linear", offset: false, min: view.x[0], max: view.x[1], grid: { display: false }, ticks: ticks(columns) }),
-          y: axis(axes[0], { type: "linear", reverse: true, min: view.y[0], max: view.y[1], grid: { display: false }, ticks: ticks(rows) }) },
+          x: axis(axes[1], { type: "linear", offset: false, min: view.x[0], max: view.x[1], grid: { display: false }, ticks: ticks(columns), ...integers(columns) }),
+          y: axis(axes[0], { type: "linear", reverse: true, min: view.y[0], max: view.y[1], grid: { display: false }, ticks: ticks(rows), ...integers(rows) }) },
         interaction: { mode: "point", intersect: true },
         plugins: { tooltip: { callbacks: { title: () => "", label: item => words(item.raw) } } } },
     }),
