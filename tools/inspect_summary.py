@@ -3,7 +3,7 @@
 
 A run that was inspected (inspect.json) gives the figures of every layer, head and level; one that was trained with
 --every-epoch gives Mardia's tests over the epochs. `record` has what the records of all runs share (run.json and
-inspect.json), the record of a run the rest. Figures have three significant digits, scores four, p-values one.
+inspect.json), the record of a run the rest. Figures have three significant digits, scores four; p-values have one, and are those of the first and the last epoch.
 """
 
 import json
@@ -104,7 +104,10 @@ def inspected_run(folder):
     inspected = read(folder / "inspect.json")
     figures = {key: inspected[key] for key in ("samples", "mean_tokens", "problems")}
     figures |= {"residuals": residuals(inspected), "layers": [layer_figures(layer) for layer in inspected["layers"]]}
-    return {"train": read(folder / "run.json"), "inspect": inspected["record"]}, figures
+    train, record = read(folder / "run.json"), inspected["record"]
+    known = [file["sha256"] for file in train["data"]]
+    record["data"] = [file for file in record["data"] if file["sha256"] not in known]  # the model
+    return {"train": train, "inspect": record}, figures
 
 
 def tracked_run(folder):
@@ -112,15 +115,15 @@ def tracked_run(folder):
     tests = [line for line in lines if line["kind"] == "gaussianity" and line["epoch"] in EPOCHS]
     first = tests[0]["layers"][0][0]
 
-    def over_epochs(key):
+    def over_epochs(key, tests=tests):
         return [[[[level.get(key) for level in head] for head in layer] for layer in line["layers"]] for line in tests]
 
     return {"train": read(folder / "run.json")}, {
         "rows": tests[0]["rows"],
-        "epochs": [line["epoch"] for line in tests],
+        "epochs": [round(line["epoch"]) for line in tests],
         **{key: [level.get(key) for level in first] for key in ("tested", "components", "expected_kurtosis", "ceiling")},
         "kurtosis_ratio": over_epochs("kurtosis_ratio"),
-        **{key: rounded(over_epochs(key), 1) for key in ("kurtosis_p", "skewness_p")},
+        **{key: rounded(over_epochs(key, [tests[0], tests[-1]]), 1) for key in ("kurtosis_p", "skewness_p")},
     }
 
 

@@ -24,7 +24,7 @@ def settings_table():
     for task, label in TASKS.items():
         of = runs(task)
         options = of[0]["record"]["train"]["options"]
-        rows.append([label, f"{options['data']['train_rows']:,}", options["epochs"], of[0]["steps"], f"{of[0]['mean_tokens']:.0f}",
+        rows.append([label, f"{options['train_rows']:,}", options["epochs"], of[0]["steps"], f"{of[0]['mean_tokens']:.0f}",
                      of[0]["samples"], len(of), accuracy(of)])
     return table(["", "training rows", "epochs", "steps", "tokens, mean", "rows inspected", "seeds", "test accuracy, %"], rows)
 
@@ -34,6 +34,8 @@ def psd_table():
     for task, label in TASKS.items():
         for name, model in MODELS.items():
             of = runs(task, name)
+            if not of:
+                continue
             holds = numbers(of, "holds")
             rows.append([f"{label}, {model}", accuracy(of), f"{sum(holds)} of {len(holds)}", spread(numbers(of, "negative_count")),
                          spread(numbers(of, "beyond_keys")), per_seed(of, "scores_negative_mass"), spread(numbers(of, "scores_negative_mass"))])
@@ -98,7 +100,7 @@ def expected_table():
     for size in SIZES:
         for of in sizes(size)[:1]:
             for level, tested in enumerate(of["tested"]):
-                figures = [of["components"][level], f"{of['expected_kurtosis'][level]:.1f}", f"{of['ceiling'][level]:.0f}"] if tested else ["", "", ""]
+                figures = [of["components"][level], f"{of['expected_kurtosis'][level]:g}", f"{of['ceiling'][level]:.0f}"] if tested else ["", "", ""]
                 rows.append([f"{size}, level {level}", f"{tested} of {of['rows']}", *figures])
     return table(["model size", "sequences with enough rows", "components p", "expected b2, median", "ceiling of b2, first sequence"], rows)
 
