@@ -10,7 +10,8 @@ import itertools
 import math
 import statistics
 
-from page_tables import check_sentences, table, update
+from page_tables import check_sentences, raw, table, update
+from results_figures import p_value
 from theory_figures import SIZES, TASKS, accuracy, all_runs, heads, numbers, per_seed, ratios, runs, sizes, spread
 from theory_sentences import SENTENCES
 
@@ -29,6 +30,13 @@ def settings_table():
     return table(["", "training rows", "epochs", "steps", "tokens, mean", "rows inspected", "seeds", "test accuracy, %"], rows)
 
 
+def over_hkt(task, name):
+    """The difference from HKT over seeds; nothing until all runs of the comparison are finished."""
+    pairs = raw(f"theory-{task}").get("comparison", {}).get("pairs", [])
+    test = next((pair for pair in pairs if (pair["from"], pair["to"]) == ("hkt", name.replace("-", ":", 1))), None)
+    return f"{test['difference']:+.1f} (p = {p_value(test['p_holm'])})" if test else ""
+
+
 def psd_table():
     rows = []
     for task, label in TASKS.items():
@@ -37,9 +45,9 @@ def psd_table():
             if not of:
                 continue
             holds = numbers(of, "holds")
-            rows.append([f"{label}, {model}", accuracy(of), f"{sum(holds)} of {len(holds)}", spread(numbers(of, "negative_count")),
+            rows.append([f"{label}, {model}", len(of), accuracy(of), over_hkt(task, name), f"{sum(holds)} of {len(holds)}", spread(numbers(of, "negative_count")),
                          spread(numbers(of, "beyond_keys")), per_seed(of, "scores_negative_mass"), spread(numbers(of, "scores_negative_mass"))])
-    return table(["", "test accuracy, %", "heads that meet the condition", "negative share of eigenvalues", "`W_Q` beyond keys",
+    return table(["", "seeds", "test accuracy, %", "over HKT (p after Holm's correction)", "heads that meet the condition", "negative share of eigenvalues", "`W_Q` beyond keys",
                   "negative mass of `sym(S)`, median per seed", "over all heads"], rows)
 
 
