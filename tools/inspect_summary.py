@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""inspect_summary.py FOLDER OUT: what the tables of docs/theory need of the finished runs under FOLDER, in one small file.
+"""inspect_summary.py FOLDER OUT: what the tables of docs/theory need of the finished runs under FOLDER, in a small file.
 
 A run that was inspected (inspect.json) gives the figures of every layer, head and level; one that was trained with
 --every-epoch gives Mardia's tests over the epochs. `record` has what the records of all runs share (run.json and
-inspect.json), the record of a run the rest. Figures have three significant digits, scores four; p-values have one, and are those of the first and the last epoch.
+inspect.json), the record of a run the rest. Figures have three significant digits, scores four; p-values have one, and
+are those of the first and the last epoch.
 """
 
 import json
@@ -121,7 +122,9 @@ def tracked_run(folder):
     return {"train": read(folder / "run.json")}, {
         "rows": tests[0]["rows"],
         "epochs": [round(line["epoch"]) for line in tests],
-        **{key: [level.get(key) for level in first] for key in ("tested", "components", "expected_kurtosis", "ceiling")},
+        **{
+            key: [level.get(key) for level in first] for key in ("tested", "components", "expected_kurtosis", "ceiling")
+        },
         "kurtosis_ratio": over_epochs("kurtosis_ratio"),
         **{key: rounded(over_epochs(key, [tests[0], tests[-1]]), 1) for key in ("kurtosis_p", "skewness_p")},
     }
@@ -137,8 +140,13 @@ def run_figures(folder):
         return None
     record, figures = inspected_run(folder) if is_inspected else tracked_run(folder)
     name = folder.name.rpartition("-seed")[0]
-    about = {"attention": name, "model_size": options["model_size"], "seed": result["seed"], "steps": result["steps"],
-             **{split: 100 * result[split]["accuracy"] for split in ("test", "valid")}}
+    about = {
+        "attention": name,
+        "model_size": options["model_size"],
+        "seed": result["seed"],
+        "steps": result["steps"],
+        **{split: 100 * result[split]["accuracy"] for split in ("test", "valid")},
+    }
     return without_folders(record), {**rounded(about, 4), **rounded(figures)}
 
 
@@ -147,14 +155,24 @@ def comparison(folder):
     if not (folder / "results.json").exists():
         return {}
     results = read(folder / "results.json")
-    keys = {"attentions": ("name", "scores", "mean", "standard_deviation", "parameters"), "pairs": ("from", "to", "difference", "p", "p_holm")}
-    return {"comparison": {part: [{key: rounded(one[key], 4) for key in names} for one in results[part]] for part, names in keys.items()}}
+    keys = {
+        "attentions": ("name", "scores", "mean", "standard_deviation", "parameters"),
+        "pairs": ("from", "to", "difference", "p", "p_holm"),
+    }
+    return {
+        "comparison": {
+            part: [{key: rounded(one[key], 4) for key in names} for one in results[part]]
+            for part, names in keys.items()
+        }
+    }
 
 
 def main(folder, out):
     runs = [run for path in sorted(folder.glob("**/run.json")) if (run := run_figures(path.parent))]
     if not runs:
-        sys.exit(f"inspect_summary.py: {folder}: expected finished runs, inspected or trained with --every-epoch, got none")
+        sys.exit(
+            f"inspect_summary.py: {folder}: expected finished runs, inspected or trained with --every-epoch, got none"
+        )
     common = shared([record for record, _ in runs])
     lines = [json.dumps({**figures, "record": rest(record, common)}, separators=(",", ":")) for record, figures in runs]
     head = json.dumps({"schema": 1, "record": common, **comparison(folder)}, separators=(",", ":"))[:-1]

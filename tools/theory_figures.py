@@ -1,4 +1,4 @@
-"""Figures of docs/results/theory-*.json, by task, attention, seed, layer, head and level, written as docs/theory has them."""
+"""Figures of docs/results/theory-*.json by task, attention, seed, layer, head and level, as docs/theory has them."""
 
 import functools
 import statistics
@@ -74,7 +74,10 @@ def ratios(of, layer, level):
     """Kurtosis over its expected value at each epoch: the median over heads, and of those over seeds."""
     course = []
     for at in range(len(of[0]["epochs"])):
-        seeds = [statistics.median(found) for run in of
-                 if (found := [head[level] for head in run["kurtosis_ratio"][at][layer] if head[level] is not None])]
+        seeds = [
+            statistics.median(found)
+            for run in of
+            if (found := [head[level] for head in run["kurtosis_ratio"][at][layer] if head[level] is not None])
+        ]
         course.append(statistics.median(seeds) if seeds else None)
     return course

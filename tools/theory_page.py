@@ -12,7 +12,8 @@ import statistics
 
 from page_tables import check_sentences, raw, table, update
 from results_figures import p_value
-from theory_figures import SIZES, TASKS, accuracy, all_runs, heads, numbers, per_seed, ratios, runs, sizes, spread
+from theory_epochs import expected_table, kurtosis_table, p_table, sizes_table
+from theory_figures import TASKS, accuracy, heads, numbers, per_seed, runs, spread
 from theory_sentences import SENTENCES
 
 MODELS = {"hkt": "HKT", "hkt-projections=per-level": "projections per level", "hkt-psd=true": "PSD mode"}
@@ -25,9 +26,21 @@ def settings_table():
     for task, label in TASKS.items():
         of = runs(task)
         options = of[0]["record"]["train"]["options"]
-        rows.append([label, f"{options['train_rows']:,}", options["epochs"], of[0]["steps"], f"{of[0]['mean_tokens']:.0f}",
-                     of[0]["samples"], len(of), accuracy(of)])
-    return table(["", "training rows", "epochs", "steps", "tokens, mean", "rows inspected", "seeds", "test accuracy, %"], rows)
+        rows.append(
+            [
+                label,
+                f"{options['train_rows']:,}",
+                options["epochs"],
+                of[0]["steps"],
+                f"{of[0]['mean_tokens']:.0f}",
+                of[0]["samples"],
+                len(of),
+                accuracy(of),
+            ]
+        )
+    return table(
+        ["", "training rows", "epochs", "steps", "tokens, mean", "rows inspected", "seeds", "test accuracy, %"], rows
+    )
 
 
 def over_hkt(task, name):
@@ -45,19 +58,54 @@ def psd_table():
             if not of:
                 continue
             holds = numbers(of, "holds")
-            rows.append([f"{label}, {model}", len(of), accuracy(of), over_hkt(task, name), f"{sum(holds)} of {len(holds)}", spread(numbers(of, "negative_count")),
-                         spread(numbers(of, "beyond_keys")), per_seed(of, "scores_negative_mass"), spread(numbers(of, "scores_negative_mass"))])
-    return table(["", "seeds", "test accuracy, %", "over HKT (p after Holm's correction)", "heads that meet the condition", "negative share of eigenvalues", "`W_Q` beyond keys",
-                  "negative mass of `sym(S)`, median per seed", "over all heads"], rows)
+            rows.append(
+                [
+                    f"{label}, {model}",
+                    len(of),
+                    accuracy(of),
+                    over_hkt(task, name),
+                    f"{sum(holds)} of {len(holds)}",
+                    spread(numbers(of, "negative_count")),
+                    spread(numbers(of, "beyond_keys")),
+                    per_seed(of, "scores_negative_mass"),
+                    spread(numbers(of, "scores_negative_mass")),
+                ]
+            )
+    return table(
+        [
+            "",
+            "seeds",
+            "test accuracy, %",
+            "over HKT (p after Holm's correction)",
+            "heads that meet the condition",
+            "negative share of eigenvalues",
+            "`W_Q` beyond keys",
+            "negative mass of `sym(S)`, median per seed",
+            "over all heads",
+        ],
+        rows,
+    )
 
 
 def error_table():
     rows = []
     for task, label, layer in LAYERS:
         of = runs(task)
-        shares = [statistics.median([head[part] / head["kl"] for head in heads(of, [layer])]) for part in ("resolution", "filter", "correction")]
-        rows.append([f"{label}, layer {layer}", per_seed(of, "kl", [layer]), spread(numbers(of, "kl", [layer])), *(f"{share:.2f}" for share in shares)])
-    return table(["", "KL, median per seed", "over all heads", "resolution / KL", "filter / KL", "correction / KL"], rows)
+        shares = [
+            statistics.median([head[part] / head["kl"] for head in heads(of, [layer])])
+            for part in ("resolution", "filter", "correction")
+        ]
+        rows.append(
+            [
+                f"{label}, layer {layer}",
+                per_seed(of, "kl", [layer]),
+                spread(numbers(of, "kl", [layer])),
+                *(f"{share:.2f}" for share in shares),
+            ]
+        )
+    return table(
+        ["", "KL, median per seed", "over all heads", "resolution / KL", "filter / KL", "correction / KL"], rows
+    )
 
 
 def cumulants_table():
@@ -66,8 +114,25 @@ def cumulants_table():
         of = runs(task)
         medians = [f"{statistics.median(numbers(of, key, [layer])):.3g}" for key in ("third", "fourth", "correction")]
         ranges = numbers(of, "range", [layer])
-        rows.append([f"{label}, layer {layer}", *medians, spread(ranges, 1), f"{sum(one < math.pi for one in ranges)} of {len(ranges)}"])
-    return table(["medians over heads", "`k_3 / 6`", "`k_4 / 24`", "correction", "largest range of `Delta`", "heads with a range below pi"], rows)
+        rows.append(
+            [
+                f"{label}, layer {layer}",
+                *medians,
+                spread(ranges, 1),
+                f"{sum(one < math.pi for one in ranges)} of {len(ranges)}",
+            ]
+        )
+    return table(
+        [
+            "medians over heads",
+            "`k_3 / 6`",
+            "`k_4 / 24`",
+            "correction",
+            "largest range of `Delta`",
+            "heads with a range below pi",
+        ],
+        rows,
+    )
 
 
 def weights_table():
@@ -75,7 +140,13 @@ def weights_table():
     for task, label, layer in LAYERS:
         of = runs(task)
         falls = [all(a > b for a, b in itertools.pairwise(head["weights"])) for head in heads(of, [layer])]
-        rows.append([f"{label}, layer {layer}", *(spread(numbers(of, "weights", [layer], level)) for level in range(3)), f"{sum(falls)} of {len(falls)}"])
+        rows.append(
+            [
+                f"{label}, layer {layer}",
+                *(spread(numbers(of, "weights", [layer], level)) for level in range(3)),
+                f"{sum(falls)} of {len(falls)}",
+            ]
+        )
     return table(["", "level 0", "level 1", "level 2", "heads whose weights fall"], rows)
 
 
@@ -84,64 +155,37 @@ def cut_rows(task, label, attention, levels):
     rows = []
     for level in range(levels - 1):
         kl, bound, worst = (numbers(of, f"cut_{key}", level=level) for key in ("kl", "bound", "worst"))
-        rows.append([f"{label}, {level + 1} of {levels} levels", f"{statistics.median(kl):.2f}", f"{max(kl):.2f}", f"{statistics.median(bound):.2f}", f"{max(worst):.2f}"])
+        rows.append(
+            [
+                f"{label}, {level + 1} of {levels} levels",
+                f"{statistics.median(kl):.2f}",
+                f"{max(kl):.2f}",
+                f"{statistics.median(bound):.2f}",
+                f"{max(worst):.2f}",
+            ]
+        )
     return rows
 
 
 def cut_table():
     rows = [row for task, label in TASKS.items() for row in cut_rows(task, label, "hkt", 3)]
-    return table(["kept", "KL, median head", "largest head", "bound, median head", "largest KL / bound of any row"],
-                 [*rows, *cut_rows("listops", "ListOps", "hkt-levels=5", 5)])
+    return table(
+        ["kept", "KL, median head", "largest head", "bound, median head", "largest KL / bound of any row"],
+        [*rows, *cut_rows("listops", "ListOps", "hkt-levels=5", 5)],
+    )
 
 
 def per_level_table(key, head):
     """A figure per seed at each level."""
+
     def make():
-        rows = [[f"{label}, layer {layer}", *(per_seed(runs(task), key, [layer], level) for level in range(3))] for task, label, layer in LAYERS]
+        rows = [
+            [f"{label}, layer {layer}", *(per_seed(runs(task), key, [layer], level) for level in range(3))]
+            for task, label, layer in LAYERS
+        ]
         return table([head, "level 0", "level 1", "level 2"], rows)
+
     return make
-
-
-def expected_table():
-    """Before training: what is expected of Gaussian rows, and what no rows exceed."""
-    rows = []
-    for size in SIZES:
-        for of in sizes(size)[:1]:
-            for level, tested in enumerate(of["tested"]):
-                figures = [of["components"][level], f"{of['expected_kurtosis'][level]:g}", f"{of['ceiling'][level]:.0f}"] if tested else ["", "", ""]
-                rows.append([f"{size}, level {level}", f"{tested} of {of['rows']}", *figures])
-    return table(["model size", "sequences with enough rows", "components p", "expected b2, median", "ceiling of b2, first sequence"], rows)
-
-
-def kurtosis_table(layer):
-    def make():
-        rows = []
-        for size in SIZES:
-            of = sizes(size)
-            for level in range(3 if of else 0):
-                rows.append([f"{size}, level {level}", len(of), *(f"{one:.2f}" if one else "-" for one in ratios(of, layer, level))])
-        return table(["model size", "seeds", *(f"epoch {epoch}" for epoch in all_runs("kurtosis")[0]["epochs"])], rows)
-    return make
-
-
-def p_table():
-    """How many heads of all layers and seeds have a median p below 0.05."""
-    rows = []
-    for size in SIZES:
-        of = sizes(size)
-        for level in range(3 if of else 0):
-            cells = []
-            for key, at in itertools.product(("kurtosis_p", "skewness_p"), (0, -1)):
-                found = [head[level] for run in of for layer in run[key][at] for head in layer if head[level] is not None]
-                cells.append(f"{sum(p < 0.05 for p in found)} of {len(found)}" if found else "-")
-            rows.append([f"{size}, level {level}", *cells])
-    last = all_runs("kurtosis")[0]["epochs"][-1]
-    return table(["heads with p < 0.05", "kurtosis, epoch 0", f"epoch {last}", "skewness, epoch 0", f"epoch {last}"], rows)
-
-
-def sizes_table():
-    return table(["model size", "seeds", "validation accuracy, %", "test accuracy, %"],
-                 [[size, len(of), accuracy(of, "valid"), accuracy(of)] for size in SIZES if (of := sizes(size))])
 
 
 PAGES = {
@@ -149,10 +193,17 @@ PAGES = {
     "docs/theory/psd.md": {"psd": psd_table},
     "docs/theory/error.md": {"error": error_table, "cumulants": cumulants_table},
     "docs/theory/decay.md": {"weights": weights_table, "cut": cut_table},
-    "docs/theory/symmetry.md": {"direction": per_level_table("directional", "directional share, median over heads, per seed")},
-    "docs/theory/gaussianity.md": {"after training": per_level_table("kurtosis_ratio", "kurtosis / expected, median over heads, per seed"),
-                                   "sizes": sizes_table, "expected": expected_table, "layer 0": kurtosis_table(0), "layer 1": kurtosis_table(1),
-                                   "p-values": p_table},
+    "docs/theory/symmetry.md": {
+        "direction": per_level_table("directional", "directional share, median over heads, per seed")
+    },
+    "docs/theory/gaussianity.md": {
+        "after training": per_level_table("kurtosis_ratio", "kurtosis / expected, median over heads, per seed"),
+        "sizes": sizes_table,
+        "expected": expected_table,
+        "layer 0": kurtosis_table(0),
+        "layer 1": kurtosis_table(1),
+        "p-values": p_table,
+    },
 }
 
 
