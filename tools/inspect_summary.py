@@ -103,7 +103,9 @@ def residuals(inspected):
 
 def inspected_run(folder):
     inspected = read(folder / "inspect.json")
-    figures = {key: inspected[key] for key in ("samples", "mean_tokens", "problems")}
+    figures = {"samples": inspected["samples"], "mean_tokens": round(inspected["mean_tokens"])}
+    if inspected["problems"]:
+        figures["problems"] = inspected["problems"]
     figures |= {"residuals": residuals(inspected), "layers": [layer_figures(layer) for layer in inspected["layers"]]}
     train, record = read(folder / "run.json"), inspected["record"]
     known = [file["sha256"] for file in train["data"]]

@@ -160,7 +160,7 @@ def cut_rows(task, label, attention, levels):
                 f"{label}, {level + 1} of {levels} levels",
                 f"{statistics.median(kl):.2f}",
                 f"{max(kl):.2f}",
-                f"{statistics.median(bound):.2f}",
+                f"{statistics.median(bound):.3g}",
                 f"{max(worst):.2f}",
             ]
         )

@@ -17,6 +17,11 @@ def tiny(value):
     return f"{value:.0e}".replace("e-0", "e-")
 
 
+def medians(of, key, layer, level=None):
+    """Over the heads of a layer, one per seed."""
+    return [statistics.median(numbers([run], key, [layer], level)) for run in of]
+
+
 def psd():
     without = [run for task in TASKS for name in INDEPENDENT for run in runs(task, name)]
     holds = [numbers(of, "holds") for of in (without, [run for task in TASKS for run in runs(task, "hkt-psd=true")])]
@@ -44,6 +49,7 @@ def error():
             "In {} of {} heads the range of `Delta` stays below pi",
             [sum(one < math.pi for one in numbers(of, "range")), len(numbers(of, "range"))],
         ),
+        ("between {} and {} nats in the second layer on ListOps", ends(medians(runs("listops"), "kl", 1))),
         ("The sum is exact to {}", [tiny(max(run["residuals"]["components"] for run in of))]),
     ]
 
@@ -51,16 +57,18 @@ def error():
 def decay():
     of, five = [run for task in TASKS for run in runs(task)], runs("listops", "hkt-levels=5")
     falls = [all(a > b for a, b in itertools.pairwise(head["weights"])) for head in heads(of)]
-    courses = [
-        [f"{statistics.median(numbers(five, key, level=level)):.2f}" for level in range(4)]
-        for key in ("cut_kl", "cut_bound")
-    ]
+    kl, bound = (
+        [statistics.median(numbers(five, key, level=level)) for level in range(4)] for key in ("cut_kl", "cut_bound")
+    )
     return [
         ("fall from level to level in {} of {} heads", [sum(falls), len(falls)]),
         ("all of them lie between {} and {}", ends(numbers(of, "weights"))),
         ("At most {} of the bound is reached", [f"{max(numbers(of + five, 'cut_worst')):.2f}"]),
-        ("the KL of the median head is {}, {}, {} and {} nats with one to four levels kept", courses[0]),
-        ("the bound {}, {}, {} and {}", courses[1]),
+        (
+            "the KL of the median head is {}, {}, {} and {} nats with one to four levels kept",
+            [f"{one:.2f}" for one in kl],
+        ),
+        ("the bound {}, {}, {} and {}", [f"{one:.3g}" for one in bound]),
     ]
 
 
@@ -99,6 +107,10 @@ def gaussianity():
         (
             "Level 1 has {} to {} before and {} to {} after",
             [*ends([one[0] for one in courses[1]]), *ends([one[-1] for one in courses[1]])],
+        ),
+        (
+            "at level 2 they have {} to {} of the expected value",
+            ends([one for layer in (0, 1) for one in medians(runs("imdb"), "kurtosis_ratio", layer, 2)]),
         ),
         (
             "Level 2 has {} to {} before and {} to {} after",
