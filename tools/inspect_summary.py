@@ -75,7 +75,7 @@ def head_figures(head):
     cuts = head["decay"][:-1]  # the last one keeps all levels
     return {
         "weights": head["weights"],
-        "holds": psd.get("sufficient_condition"),
+        "holds": int(psd["sufficient_condition"]) if levels else None,
         "negative_count": [level["negative_count"] for level in levels],
         "beyond_keys": [level["beyond_keys"] for level in levels],
         "scores_negative_mass": psd["scores"]["negative_mass"],
@@ -109,7 +109,10 @@ def inspected_run(folder):
     figures |= {"residuals": residuals(inspected), "layers": [layer_figures(layer) for layer in inspected["layers"]]}
     train, record = read(folder / "run.json"), inspected["record"]
     known = [file["sha256"] for file in train["data"]]
-    record["data"] = [file for file in record["data"] if file["sha256"] not in known]  # the model
+    options = {key: value for key, value in record["options"].items() if key not in ("model", "data")}
+    # The data is that of the training; what is left is the model, which the run names.
+    model = [file["sha256"] for file in record["data"] if file["sha256"] not in known]
+    record = {**{key: record[key] for key in ("command", "versions", "machine")}, "options": options, "model": model}
     return {"train": train, "inspect": record}, figures
 
 
