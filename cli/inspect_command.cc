@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "data/config.h"
 #include "inspect/inspect_model.h"
+#include "inspect_tables.h"
 #include "model/system.h"
 #include "report/report.h"
 #include "theory/subsumption.h"
@@ -22,131 +23,6 @@ struct InspectState {
   std::string output;
   bool json = false, subsumption = false;
 };
-
-// "0.31 0.35 0.34": one number per level.
-std::string per_level(const Json& levels, const char* key, const char* format) {
-  std::string text;
-  for (const Json& level : levels) {
-    const Json& value = key == nullptr ? level : level.contains(key) ? level.at(key) : Json();
-    text +=
-        (text.empty() ? "" : " ") + (value.is_number() ? fmt::format(fmt::runtime(format), value.get<double>()) : "-");
-  }
-  return text;
-}
-
-void print_hkt(const Json& result) {
-  fmt::print("{:<6} {:<5} {:<17} {:<5} {:<9} {:<17} {:>9} {:>10} {:>9} {:>10}  {}\n", "layer", "head", "level weights",
-             "PSD", "neg. mass", "directional", "KL", "resolution", "filter", "correction", "kurtosis / expected");
-  double orthogonality = 0, upsampling = 0, projection = 0, filters = 0, residual = 0, worst = 0;
-  double least_beyond = 1, most_beyond = 0;
-  for (const Json& layer : result.at("layers")) {
-    for (const Json& head : layer.at("heads")) {
-      if (head.contains("problem")) continue;
-      const Json& error = head.at("error");
-      fmt::print(
-          "{:<6} {:<5} {:<17} {:<5} {:<9.3f} {:<17} {:>9.4f} {:>10.4f} {:>9.4f} {:>10.4f}  {}\n",
-          layer.at("layer").get<int>(), head.at("head").get<int>(), per_level(head.at("weights"), nullptr, "{:.3f}"),
-          head.at("psd").at("sufficient_condition").get<bool>() ? "yes" : "no",
-          head.at("psd").at("scores").at("negative_mass").get<double>(),
-          per_level(head.at("symmetry"), "directional_share", "{:.3f}"), error.at("kl").get<double>(),
-          error.at("resolution").get<double>(), error.at("filter").get<double>(), error.at("correction").get<double>(),
-          per_level(head.at("gaussianity").at("scores"), "kurtosis_ratio", "{:.2f}"));
-      residual = std::max(residual, error.at("residual").get<double>());
-      for (const Json& level : head.at("symmetry")) {
-        orthogonality = std::max(orthogonality, level.at("orthogonality").get<double>());
-        upsampling = std::max(upsampling, level.at("upsampling").get<double>());
-        projection = std::max(projection, level.at("projection").get<double>());
-        filters = std::max(filters, level.at("filters").get<double>());
-      }
-      for (const Json& level : head.at("psd").at("levels")) {
-        least_beyond = std::min(least_beyond, level.at("beyond_keys").get<double>());
-        most_beyond = std::max(most_beyond, level.at("beyond_keys").get<double>());
-      }
-      for (const Json& step : head.at("decay")) worst = std::max(worst, step.at("worst").get<double>());
-    }
-  }
-  fmt::print(
-      "\nchecked: the symmetric and antisymmetric parts are orthogonal to {:.1e}, their split commutes with "
-      "up-sampling to {:.1e}, with\n"
-      "projections to {:.1e} and with filters to {:.1e}; the components sum to the KL to {:.1e}; cutting levels stays "
-      "below its bound\n(at most {:.2f} of it)\n",
-      orthogonality, upsampling, projection, filters, residual, worst);
-  fmt::print("PSD needs queries that are a linear map of the keys; of W_Q, {:.3f} to {:.3f} lies beyond such maps\n",
-             std::min(least_beyond, most_beyond), most_beyond);
-}
-
-// The cost of each balanced tree and its two bounds, a line each.
-std::string counted_costs(const Json& alternatives) {
-  std::string text;
-  for (const Json& other : alternatives) {
-    text += fmt::format("{:<12} {:>8.4f} {:>12.4f} {:>11.4f}\n", other.at("tree").get<std::string>(),
-                        other.at("cost").get<double>(), other.at("linear_bound").get<double>(),
-                        other.at("logarithm_bound").get<double>());
-  }
-  return text;
-}
-
-void print_tree(const Json& result) {
-  fmt::print("{:<6} {:<5} {:>8} {:>8}  {:<34} {}\n", "layer", "head", "KL gap", "cost",
-             "mass: self, then root downwards", "nearest balanced tree in cost");
-  double energy = 0;
-  std::string costs;
-  for (const Json& layer : result.at("layers")) {
-    for (const Json& head : layer.at("heads")) {
-      const double cost = head.at("cost");
-      const Json* nearest = nullptr;
-      for (const Json& other : head.at("alternatives")) {
-        if (nearest == nullptr ||
-            std::abs(other.at("cost").get<double>() - cost) < std::abs(nearest->at("cost").get<double>() - cost))
-          nearest = &other;
-      }
-      fmt::print("{:<6} {:<5} {:>8.4f} {:>8.4f}  {:<34} {}: KL gap {:.4f}, cost {:.4f}\n", layer.at("layer").get<int>(),
-                 head.at("head").get<int>(), head.at("kl_gap").get<double>(), cost,
-                 per_level(head.at("mass_by_depth"), nullptr, "{:.3f}"), nearest->at("tree").get<std::string>(),
-                 nearest->at("kl_gap").get<double>(), nearest->at("cost").get<double>());
-      energy = std::max(energy, head.at("energy").get<double>());
-      costs = counted_costs(head.at("alternatives"));  // the same for all heads
-    }
-  }
-  fmt::print(
-      "\nKL gap: nats per token to {} on the same queries and keys. Cost: score products over flat "
-      "attention's.\n",
-      result.at("attention") == "hsa" ? "softmax" : "HKT's attention");
-  fmt::print("checked: the scores and the entropy of the attention make f(root) to {:.1e} nats per token\n", energy);
-  if (!costs.empty())
-    fmt::print("\n{:<12} {:>8} {:>12} {:>11}   bounds: b (b T / (b - 1) + H) and b^2 T H, with H heights\n{}", "tree",
-               "cost", "by families", "by heights", costs);
-}
-
-void print_stream(const Json& result) {
-  fmt::print("{:<6} {:<5} {:>4} {:>5} {:>9} {:>9} {:>12} {:>8}  {}\n", "layer", "head", "b", "near", "KL", "delta^2/8",
-             "certificate", "cost", "KL with near 1, 2, 4 at the same b");
-  double kl = 0, range = 0, certificate = 0;
-  for (const Json& layer : result.at("layers")) {
-    for (const Json& head : layer.at("heads")) {
-      std::string others;
-      for (const Json& other : head.at("alternatives")) {
-        if (other.at("branching") == head.at("branching"))
-          others += fmt::format("{}{:.5f}", others.empty() ? "" : ", ", other.at("kl").get<double>());
-      }
-      fmt::print("{:<6} {:<5} {:>4} {:>5} {:>9.5f} {:>9.4f} {:>12.4f} {:>8.4f}  {}\n", layer.at("layer").get<int>(),
-                 head.at("head").get<int>(), head.at("branching").get<int>(), head.at("near").get<int>(),
-                 head.at("kl").get<double>(), head.at("range_bound").get<double>(),
-                 head.at("certificate").get<double>(), head.at("cost").get<double>(),
-                 others.empty() ? "see the JSON file" : others);
-      kl += head.at("kl").get<double>();
-      range += head.at("range_bound").get<double>();
-      certificate += head.at("certificate").get<double>();
-    }
-  }
-  if (range > 0)
-    fmt::print("\ntightness, over all heads: the KL is {:.1f}% of delta^2/8 and {:.2f}% of the certificate\n",
-               100 * kl / range, 100 * kl / certificate);
-  fmt::print(
-      "\nKL: nats per token from attention on the same scores without a hierarchy, exactly. delta^2/8 bounds it by the "
-      "range of the scores\nwithin nodes, the certificate by how far keys are from their nodes' means, at the cost of "
-      "the attention. Means over tokens. Cost:\nscore products over attention without a hierarchy.\n");
-}
 
 void show_subsumption(bool json) {
   Json all = Json::array();
@@ -205,8 +81,7 @@ void run_inspect(InspectState& state) {
   fmt::print("{}: {} attention on {}, {} rows of the {} split, {:.1f} tokens on average\n\n", state.request.model,
              result.at("attention").get<std::string>(), result.at("task").get<std::string>(),
              result.at("samples").get<int64_t>(), state.request.split, result.at("mean_tokens").get<double>());
-  const std::string form = result.at("form");
-  (form == "tree" ? print_tree : form == "stream" ? print_stream : print_hkt)(result);
+  print_inspected(result);
   for (const Json& problem : result.at("problems")) fmt::print("not computed: {}\n", problem.get<std::string>());
   fmt::print("\nwritten to {}; report: {}\n", output.string(), page.path.string());
 }

@@ -21,6 +21,12 @@ def raw(name):
     return json.loads((ROOT / f"docs/results/{name}.json").read_text())
 
 
+def table(head, rows):
+    """The lines of a table."""
+    lines = ["|" + "|".join(f" {cell} " if cell != "" else " " for cell in row) + "|" for row in (head, *rows)]
+    return [lines[0], "|" + "---|" * len(head), *lines[1:]]
+
+
 def with_tables(page, script, tables):
     """The text of a page with its tables made anew; tables: name to a function that returns lines."""
     text = (ROOT / page).read_text()

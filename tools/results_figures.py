@@ -12,11 +12,6 @@ LRA = {  # ListOps, Text and Image as published
 }
 
 
-def table(head, rows):
-    lines = ["|" + "|".join(f" {cell} " if cell else " " for cell in row) + "|" for row in (head, *rows)]
-    return [lines[0], "|" + "---|" * len(head), *lines[1:]]
-
-
 def find(results, name):
     """An attention of a comparison; its learning rate need not be named."""
     return next(a for a in results["attentions"] if re.fullmatch(rf"{name}(:learning_rate=[\de.-]+)?", a["name"]))

@@ -9,8 +9,8 @@ results_page.py --check  says whether they are up to date; exit code 1 if not
 import functools
 
 import results_sentences
-from page_tables import check_sentences, raw, update
-from results_figures import LRA, PAPER, TASKS, bold, find, mean, over, over_with_p, p_value, pair, percent, ratio, table
+from page_tables import check_sentences, raw, table, update
+from results_figures import LRA, PAPER, TASKS, bold, find, mean, over, over_with_p, p_value, pair, percent, ratio
 
 HKT, DENSE, BALANCED = "HKT, L = 3", "HKT, L = 3, dense filters", "HSA, balanced tree"
 INJECTED = {"SST-2": "sst2", "AG News": "agnews", "IMDB": "imdb"}

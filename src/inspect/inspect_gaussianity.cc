@@ -13,7 +13,7 @@ constexpr int64_t kComponents = 16;  // largest number of components of Mardia's
 
 Json gaussianity_over(const std::vector<Matrix>& sequences) {
   Json json = Json::object();
-  std::vector<double> skewness, kurtosis, z, expected, ratio;
+  std::vector<double> skewness, skewness_p, kurtosis, kurtosis_p, z, expected, ratio;
   double rejected = 0;
   for (const Matrix& rows : sequences) {
     const GaussianityResult result = gaussianity_of(rows, kComponents);
@@ -28,7 +28,9 @@ Json gaussianity_over(const std::vector<Matrix>& sequences) {
       json["normal_quantiles"] = result.normal_quantiles;
     }
     skewness.push_back(result.skewness);
+    skewness_p.push_back(result.skewness_p);
     kurtosis.push_back(result.kurtosis);
+    kurtosis_p.push_back(result.kurtosis_p);
     z.push_back(result.kurtosis_z);
     expected.push_back(result.expected_kurtosis);
     ratio.push_back(result.kurtosis_ratio);
@@ -37,7 +39,9 @@ Json gaussianity_over(const std::vector<Matrix>& sequences) {
   json["tested"] = skewness.size();
   if (skewness.empty()) return json;
   json["skewness"] = median(skewness);
+  json["skewness_p"] = median(skewness_p);
   json["kurtosis"] = median(kurtosis);
+  json["kurtosis_p"] = median(kurtosis_p);
   json["expected_kurtosis"] = median(expected);
   json["kurtosis_ratio"] = median(ratio);
   json["kurtosis_z"] = median(z);

@@ -43,17 +43,28 @@ std::pair<Matrix, Matrix> features(const HktHead& s) {
   return {q, k};
 }
 
-Json inspect_psd(const std::vector<Matrix>& query, const std::vector<Matrix>& key,
-                 const std::vector<HktHead>& sequences) {
-  Json json = {{"levels", Json::array()}};
-  bool holds = true;
-  for (size_t l = 0; l < query.size(); ++l) {
-    const PsdResult result = psd_of_projections(query[l], key[l]);
-    holds = holds && result.holds;
-    json["levels"].push_back(psd_json(result));
-    json["levels"].back()["beyond_keys"] = queries_beyond_keys(query[l], key[l]);
+// The projections of each level, (d, model); none where queries and keys are no linear maps of the states.
+struct Projections {
+  std::vector<Matrix> query, key;
+  bool none() const { return query.empty(); }
+};
+constexpr const char* kRotary = "does not apply: rotary positions";
+
+// The condition on sym(M_l), and sym(S) on the sequences.
+Json inspect_psd(const Projections& of, const std::vector<HktHead>& sequences) {
+  Json json = Json::object();
+  if (of.none()) {
+    json["problem"] = kRotary;
+  } else {
+    bool holds = true;
+    for (size_t l = 0; l < of.query.size(); ++l) {
+      const PsdResult result = psd_of_projections(of.query[l], of.key[l]);
+      holds = holds && result.holds;
+      json["levels"].push_back(psd_json(result));
+      json["levels"].back()["beyond_keys"] = queries_beyond_keys(of.query[l], of.key[l]);
+    }
+    json["sufficient_condition"] = holds;
   }
-  json["sufficient_condition"] = holds;
   std::vector<double> negative;
   for (const HktHead& s : sequences) {
     const auto [q, k] = features(s);
@@ -81,11 +92,10 @@ std::vector<StackedFilter> filters_of(const HktAttentionImpl& layer) {
 }
 
 // input: of the first sequence, (tokens, model).
-Json inspect_symmetry(const std::vector<Matrix>& query, const std::vector<Matrix>& key,
-                      const std::vector<StackedFilter>& filters, const Matrix& input, const HktRun& first_run,
-                      const std::vector<HktHead>& sequences) {
+Json inspect_symmetry(const Projections& of, const std::vector<StackedFilter>& filters, const Matrix& input,
+                      const HktRun& first_run, const std::vector<HktHead>& sequences) {
   Json levels = Json::array();
-  for (size_t l = 0; l < query.size(); ++l) {
+  for (size_t l = 0; l < filters.size(); ++l) {
     std::vector<double> shares;
     double orthogonality = 0;
     for (const HktHead& s : sequences) {
@@ -94,14 +104,18 @@ Json inspect_symmetry(const std::vector<Matrix>& query, const std::vector<Matrix
       orthogonality = std::max(orthogonality, result.orthogonality);
     }
     const HktHead& first = sequences.front();
-    const Matrix M = query[l].transpose() * key[l];
-    const Matrix& below = l == 0 ? input : first_run.states()[l - 1];
     levels.push_back(
         {{"directional_share", median(shares)},
          {"orthogonality", orthogonality},
-         {"upsampling", upsampling_commutes(first.scores.levels[l], static_cast<int>(l), first.scores.tokens())},
-         {"projection", projection_commutes(first_run.states()[l], M)},
-         {"filters", filters_commute(below, first_run.states()[l], filters[l], M)}});
+         {"upsampling", upsampling_commutes(first.scores.levels[l], static_cast<int>(l), first.scores.tokens())}});
+    if (of.none()) {
+      levels.back()["problem"] = kRotary;  // the identities with M
+      continue;
+    }
+    const Matrix M = of.query[l].transpose() * of.key[l];
+    const Matrix& below = l == 0 ? input : first_run.states()[l - 1];
+    levels.back()["projection"] = projection_commutes(first_run.states()[l], M);
+    levels.back()["filters"] = filters_commute(below, first_run.states()[l], filters[l], M);
   }
   return levels;
 }
@@ -163,13 +177,14 @@ Json inspect_hkt_layer(HktAttentionImpl& layer, const std::vector<Tensor>& input
   torch::NoGradGuard no_grad;
   const int64_t heads = layer.options.heads(), levels = layer.options.levels();
   // W_q and W_k of each level, (H, d, model), as the images of the unit vectors: the projections of sequence models
-  // have no biases, and this is right for keys made from queries as well.
-  std::vector<Tensor> query(levels), key(levels);
+  // have no biases, and this is right for keys made from queries as well. Rotary positions rotate every row by an angle
+  // of its own, so that no M stands for all pairs of rows.
+  std::vector<Tensor> query, key;
   const Tensor units = torch::eye(layer.options.model_size()).unsqueeze(0);
-  for (int64_t l = 0; l < levels; ++l) {
+  for (int64_t l = 0; l < levels && layer.options.rotary() == 0; ++l) {
     const auto [q, k] = layer.project(units, l);
-    query[l] = q[0].transpose(-1, -2);
-    key[l] = k[0].transpose(-1, -2);
+    query.push_back(q[0].transpose(-1, -2));
+    key.push_back(k[0].transpose(-1, -2));
   }
   std::vector<HktRun> runs;
   for (const Tensor& x : inputs) runs.emplace_back(layer, x);
@@ -177,11 +192,10 @@ Json inspect_hkt_layer(HktAttentionImpl& layer, const std::vector<Tensor>& input
   const Matrix first_input = to_matrix(inputs.front());
 
   auto inspect_head = [&](int64_t h) -> Json {
-    const int64_t key_head = h * key[0].size(0) / heads;
-    std::vector<Matrix> W_q, W_k;
-    for (int64_t l = 0; l < levels; ++l) {
-      W_q.push_back(to_matrix(query[l][h]));
-      W_k.push_back(to_matrix(key[l][key_head]));
+    Projections projections;
+    for (size_t l = 0; l < query.size(); ++l) {
+      projections.query.push_back(to_matrix(query[l][h]));
+      projections.key.push_back(to_matrix(key[l][h * key[l].size(0) / heads]));
     }
     std::vector<HktHead> sequences;
     for (const HktRun& run : runs) {
@@ -201,8 +215,8 @@ Json inspect_hkt_layer(HktAttentionImpl& layer, const std::vector<Tensor>& input
     }
     return {{"head", h},
             {"weights", numbers(sequences.front().scores.weights)},
-            {"psd", inspect_psd(W_q, W_k, sequences)},
-            {"symmetry", inspect_symmetry(W_q, W_k, filters, first_input, runs.front(), sequences)},
+            {"psd", inspect_psd(projections, sequences)},
+            {"symmetry", inspect_symmetry(projections, filters, first_input, runs.front(), sequences)},
             {"error", inspect_error(sequences)},
             {"decay", inspect_decay(sequences)},
             {"gaussianity", gaussianity}};

@@ -49,6 +49,8 @@ def test_hkt(home):
         fine = head["gaussianity"]["scores"][0]
         assert fine["tested"] > 0 and fine["kurtosis"] <= fine["ceiling"] and fine["expected_kurtosis"] < fine["ceiling"]
         assert fine["kurtosis_ratio"] == pytest.approx(fine["kurtosis"] / fine["expected_kurtosis"], rel=0.2)  # of medians
+        assert 0 <= fine["kurtosis_p"] <= 1 and 0 <= fine["skewness_p"] <= 1
+        assert fine["rejected"] < 0.5 or min(fine["kurtosis_p"], fine["skewness_p"]) < 0.5
     # Short expressions leave too few coarse rows; that is said, and the rest is computed.
     assert "too few" in heads[0]["gaussianity"]["scores"][2]["problem"]
 
@@ -64,6 +66,20 @@ def test_psd_by_construction(home):
         assert head["psd"]["sufficient_condition"]
         assert all(level["beyond_keys"] < 1e-5 for level in head["psd"]["levels"])
         assert head["psd"]["scores"]["negative_mass"] < 1e-9
+
+
+@pytest.mark.parametrize("attention", ["hkt", "flat"])
+def test_rotary_models_have_no_bilinear_form(home, attention):
+    for head in layers(home, "--attention", attention, "--positions", "rotary"):
+        assert head["psd"]["problem"] == "does not apply: rotary positions"
+        assert not {"levels", "sufficient_condition"} & head["psd"].keys()
+        assert 0 < head["psd"]["scores"]["negative_mass"] < 1  # of S itself
+        for level in head["symmetry"]:
+            assert level["problem"] == head["psd"]["problem"] and not {"projection", "filters"} & level.keys()
+            assert 0 < level["directional_share"] < 1 and max(level["orthogonality"], level["upsampling"]) < 1e-9
+    shown = strata("inspect", "run", "--samples", "12", "--quiet")
+    assert "the PSD condition, and the split of projections: does not apply: rotary positions" in shown
+    assert all(line.split()[2 + len(head["weights"])] == "-" for line in shown.splitlines() if line.startswith(("0 ", "1 ")))
 
 
 def test_flat_attention_is_its_own_reference(home):

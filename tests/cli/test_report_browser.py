@@ -261,6 +261,38 @@ def test_heat_map(browser, folders):
     quiet(browser)
 
 
+def test_gaussianity_of_all_heads_at_an_epoch(browser, folders):
+    data = page(open_page(browser, folders / PAGES["train"]))
+    lines = [line for line in data["metrics"] if line["kind"] == "gaussianity"]
+    part = "#gaussianity-over-training"
+    titles = [caption.text for caption in browser.find_elements(By.CSS_SELECTOR, f"{part} figcaption")]
+    assert sum(title.startswith("Nominal p-value of the") for title in titles) == 2
+    drawn = lambda: browser.execute_script(
+        f"const all = document.querySelectorAll('{part} canvas'); return Chart.getChart(all[all.length - 1]).data.datasets[0].data.map(p => p.value)")
+    ratios = lambda line: [level["kurtosis_ratio"] for layer in line["layers"] for head in layer for level in head if level["tested"]]
+    assert len(lines) > 1 and drawn() == ratios(lines[-1])
+    browser.find_elements(By.CSS_SELECTOR, f"{part} select")[-1].find_elements(By.TAG_NAME, "option")[0].click()
+    assert drawn() == ratios(lines[0]) != ratios(lines[-1])
+    quiet(browser)
+
+
+def test_rotary_models(browser, folders, tmp_path):
+    """Where no bilinear form stands behind the scores, the page says so and shows the scores alone."""
+    shutil.copytree(folders / "run", tmp_path / "run")
+    data = json.load(open(tmp_path / "run/inspect.json"))
+    for layer in data["layers"]:
+        for head in layer["heads"]:
+            head["psd"] = {"problem": "does not apply: rotary positions", "scores": head["psd"]["scores"]}
+            head["symmetry"] = [{key: level[key] for key in ("directional_share", "orthogonality", "upsampling")} for level in head["symmetry"]]
+    (tmp_path / "run/inspect.json").write_text(json.dumps(data))
+    strata("report", tmp_path / "run")
+    open_page(browser, tmp_path / "run/inspect.html")
+    assert "does not apply: rotary positions" in browser.find_element(By.ID, "psd").text
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#psd canvas")) == 1  # the spectrum of the scores
+    assert browser.find_elements(By.CSS_SELECTOR, ".problem") == []
+    quiet(browser)
+
+
 def test_tree_over_its_text(browser, folders):
     data = page(open_page(browser, folders / PAGES["inspect-hsa"]))
     example = data["inspect"]["examples"][0]

@@ -27,6 +27,8 @@ TEST_F(EveryEpoch, TestsTheScoresOfEveryHeadAndLevel) {
     EXPECT_EQ(line.at("layers")[0].size(), static_cast<size_t>(config.model.heads));
     EXPECT_EQ(line.at("layers")[0][0].size(), static_cast<size_t>(config.model.levels));
     EXPECT_EQ(line.at("rows"), 16);
+    for (const char* key : {"kurtosis_ratio", "kurtosis_p", "skewness_p"})
+      EXPECT_TRUE(line.at("layers")[0][0][0].contains(key)) << key;
   }
   EXPECT_EQ(lines, 3) << "before the first step, and after each epoch";
 }

@@ -65,7 +65,7 @@ function drawLegend(state) {
 }
 
 // series: {label, points: [{x, path}], colour, dash, scatter}, where path is the path of y in the data.
-function lineChart(parent, { title, note, x, y, series, log = false, scale = 1, xStep }) {
+function lineChart(parent, { title, note, x, y, series, log = false, scale = 1, xStep, style = {} }) {
   const value = point => { const v = at(point.path); return typeof v === "number" ? v * scale : null; };
   return figure(parent, {
     title, note,
@@ -78,11 +78,11 @@ function lineChart(parent, { title, note, x, y, series, log = false, scale = 1, 
         showLine: !one.scatter })) },
       options: {
         interaction: { mode: "nearest", intersect: false },
-        scales: { x: axis(x, { type: "linear", ticks: { color: colour("--soft"), stepSize: xStep } }), y: axis(y, { type: log ? "logarithmic" : "linear" }) },
-        plugins: { tooltip: { callbacks: { title: items => `${x} ${items[0].parsed.x}`, label: item => `${item.dataset.label}: ${format(item.parsed.y)}` } } } },
+        scales: { x: axis(x, { type: "linear", ticks: { color: colour("--soft"), stepSize: xStep } }), y: axis(y, { type: log ? "logarithmic" : "linear", ...(style.exponent && { ticks: { color: colour("--soft"), maxTicksLimit: 8, callback: tick => format(tick, style) } }) }) },
+        plugins: { tooltip: { callbacks: { title: items => `${x} ${items[0].parsed.x}`, label: item => `${item.dataset.label}: ${format(item.parsed.y, style)}` } } } },
     }),
     numbers: () => table(title, [{ title: "series" }, { title: x }, { title: y }],
-      series.flatMap(one => one.points.map(point => [label(one.label), label(point.x), { path: point.path, style: { digits: 5, scale } }]))),
+      series.flatMap(one => one.points.map(point => [label(one.label), label(point.x), { path: point.path, style: { digits: 5, scale, ...style } }]))),
   });
 }
 

@@ -70,17 +70,24 @@ function showHkt(heads) {
     });
   }
   section("psd", "Positive semi-definite?", "A level's kernel is PSD when no eigenvalue of its symmetrised bilinear form is negative; the scores on real inputs are a weaker question.", part => {
-    part.append(table("Per level", [...placeColumns, { title: "level" }, { title: "holds" }, { title: "smallest eigenvalue" }, { title: "negative, %", help: "share of the eigenvalues" }, { title: "negative mass, %", help: "sum of the negative ones over the sum of all, in size" }, { title: "W_Q beyond W_K, %", help: "share of the queries that no linear map makes from the keys; PSD needs none" }, { title: "of the scores, %", help: "negative mass of the symmetrised score matrix, median over rows" }],
-      heads.flatMap(head => levelsOf(head).map(l => {
-        const path = [...head.path, "psd", "levels", l];
-        return [...place(head), label(l), at([...path, "holds"]) ? "yes" : "no", { path: [...path, "smallest"] }, { path: [...path, "negative_count"], style: percent },
-          { path: [...path, "negative_mass"], style: percent }, { path: [...path, "beyond_keys"], style: percent }, { path: [...head.path, "psd", "scores", "negative_mass"], style: percent }];
-      }))));
+    const reason = heads.map(head => at([...head.path, "psd", "problem"])).find(Boolean);
+    const scores = { title: "of the scores, %", help: "negative mass of the symmetrised score matrix, median over rows" };
+    const ofScores = head => ({ path: [...head.path, "psd", "scores", "negative_mass"], style: percent });
+    if (reason) {
+      part.append(el("p", {}, `The condition on the bilinear form ${reason}.`), table("Per head", [...placeColumns, { ...scores, title: "negative mass of the scores, %" }], heads.map(head => [...place(head), ofScores(head)])));
+    } else {
+      part.append(table("Per level", [...placeColumns, { title: "level" }, { title: "holds" }, { title: "smallest eigenvalue" }, { title: "negative, %", help: "share of the eigenvalues" }, { title: "negative mass, %", help: "sum of the negative ones over the sum of all, in size" }, { title: "W_Q beyond W_K, %", help: "share of the queries that no linear map makes from the keys; PSD needs none" }, scores],
+        heads.flatMap(head => levelsOf(head).map(l => {
+          const path = [...head.path, "psd", "levels", l];
+          return [...place(head), label(l), at([...path, "holds"]) ? "yes" : "no", { path: [...path, "smallest"] }, { path: [...path, "negative_count"], style: percent },
+            { path: [...path, "negative_mass"], style: percent }, { path: [...path, "beyond_keys"], style: percent }, ofScores(head)];
+        }))));
+    }
     perHead(part, (area, head) => {
       const spectrum = path => (at(path) ?? []).map((_, i) => ({ x: i, path: [...path, i] }));
       const pair = el("div", { class: "charts" });
       area.append(pair);
-      lineChart(pair, { title: "Spectrum of the bilinear form", note: head.name, x: "rank", y: "eigenvalue", series: levelsOf(head).map(l => ({ label: `level ${l}`, dash: l, points: spectrum([...head.path, "psd", "levels", l, "eigenvalues"]) })) });
+      if (!reason) lineChart(pair, { title: "Spectrum of the bilinear form", note: head.name, x: "rank", y: "eigenvalue", series: levelsOf(head).map(l => ({ label: `level ${l}`, dash: l, points: spectrum([...head.path, "psd", "levels", l, "eigenvalues"]) })) });
       lineChart(pair, { title: "Spectrum of the scores of the first row", note: head.name, x: "rank", y: "eigenvalue", series: [{ label: "scores", points: spectrum([...head.path, "psd", "scores", "eigenvalues"]) }] });
     });
   });

@@ -44,18 +44,44 @@ function showTracking() {
         points: weights.map(({ line, i }) => ({ x: line.epoch, path: [...base, i, "layers", head.l, head.h, level] })) })) })));
   }
   if (tests.length > 0) {
-    section("gaussianity-over-training", "Gaussianity over training", "Mardia's statistics of the scores on rows of the validation split, medians over rows, after every epoch.", part => picked(part, tests, (area, head) => {
-      const grid = el("div", { class: "charts" });
-      area.append(grid);
-      const draw = (title, y, keys) => lineChart(grid, { title, note: head.name, x: "epoch", y, series: levels(tests, head).flatMap(level => keys.map((key, dash) => ({
-        label: `level ${level}${dash ? ", " + key.replace("_", " ") : ""}`, colour: level, dash, points: tests.map(({ line, i }) => ({ x: line.epoch, path: [...base, i, "layers", head.l, head.h, level, key] })) })))
-        .filter(one => one.points.some(point => typeof at(point.path) === "number")) });
-      draw("Kurtosis, and the expected one of Gaussian rows", "b2", ["kurtosis", "expected_kurtosis"]);
-      draw("Kurtosis over the expected one", "b2 / expected", ["kurtosis_ratio"]);
-      draw("Kurtosis in standard deviations from the expected one", "z", ["kurtosis_z"]);
-      draw("Skewness", "b1", ["skewness"]);
-    }));
+    const text = "Mardia's statistics of the scores on rows of the validation split, medians over rows, after every epoch. The p-values are nominal: rows of one sequence depend on each other.";
+    section("gaussianity-over-training", "Gaussianity over training", text, part => {
+      picked(part, tests, (area, head) => gaussianityCurves(area, tests, head, levels(tests, head)));
+      gaussianityMap(part, tests, headsOf(tests));
+    });
   }
+}
+
+// tests: the lines {line, i} of metrics.jsonl; head: {l, h, name}.
+function gaussianityCurves(area, tests, head, levels) {
+  const grid = el("div", { class: "charts" });
+  area.append(grid);
+  const draw = (title, y, keys, more = {}) => {
+    const series = levels.flatMap(level => keys.map((key, dash) => ({
+      label: `level ${level}${keys.length > 1 ? ", " + key.replaceAll("_", " ") : ""}`, colour: level, dash, points: tests.map(({ line, i }) => ({ x: line.epoch, path: ["metrics", i, "layers", head.l, head.h, level, key] })) })))
+      .filter(one => one.points.some(point => typeof at(point.path) === "number"));
+    if (series.length > 0) lineChart(grid, { title, note: head.name, x: "epoch", y, series, ...more });
+  };
+  draw("Kurtosis, and the expected one of Gaussian rows", "b2", ["kurtosis", "expected_kurtosis"]);
+  draw("Kurtosis over the expected one", "b2 / expected", ["kurtosis_ratio"]);
+  draw("Kurtosis in standard deviations from the expected one", "z", ["kurtosis_z"]);
+  draw("Skewness", "b1", ["skewness"]);
+  draw("Nominal p-value of the kurtosis", "p", ["kurtosis_p"], { log: true, style: tiny });
+  draw("Nominal p-value of the skewness", "p", ["skewness_p"], { log: true, style: tiny });
+}
+
+// All heads and levels at one epoch, the last one first.
+function gaussianityMap(part, tests, heads) {
+  const levels = Math.max(...heads.map(head => list(["metrics", tests[0].i, "layers", head.l, head.h]).length));
+  const controls = el("div", { class: "controls" });
+  part.append(controls);
+  const renew = renewable(part, (area, chosen) => heatMap(area, { title: "Kurtosis over the expected one, all heads and levels", note: `after epoch ${tests[chosen].line.epoch}`, square: false,
+    axes: ["", "level"], centre: 1, numbers: true, grid: { rows: heads.map(head => head.name), columns: Array.from({ length: levels }, (_, level) => String(level)),
+      cell: (i, level) => ["metrics", tests[chosen].i, "layers", heads[i].l, heads[i].h, level, "kurtosis_ratio"] } }));
+  const epochs = choice("Epoch", tests.map(({ line }) => String(line.epoch)), renew);
+  epochs.querySelector("select").selectedIndex = tests.length - 1;
+  controls.append(epochs);
+  renew(tests.length - 1);
 }
 
 function showOptions(path) {
