@@ -24,11 +24,12 @@ std::vector<fs::path> embedding_files(const fs::path& folder) {
 #ifdef STRATA_TOKENIZER
 
 std::pair<std::vector<std::string>, std::string> read_pieces(const fs::path& folder) {
-  if (!fs::is_directory(folder))
+  if (!fs::is_directory(folder)) {
     throw data_error(
         "{}: expected the Hugging Face folder of a BERT or MiniLM encoder (config.json, model.safetensors, a "
         "tokenizer), found no folder",
         folder.string());
+  }
   const Tokenizer tokenizer = Tokenizer::load(folder);
   if (tokenizer.size() > kMostPieces)
     throw data_error("{}: expected a tokenizer of at most {} tokens, got {}", folder.string(), kMostPieces,

@@ -168,9 +168,10 @@ def accepts(port):
         return visitor.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.parametrize("when", ["before the other comes", "in training"])
+@pytest.mark.parametrize("when", ["before the other comes", "in training", "in training, and killed"])
 def test_a_stopped_host_of_the_store_is_named(home, when):
-    """Rank 0 hosts the store where no starter does. Its kernel still takes connections when the process is stopped."""
+    """Rank 0 hosts the store where no starter does. Its kernel still takes connections when the process is stopped, and
+    resets them if it is killed then."""
     port = free_port()
     args = [*LONG, "--folder", "run", "--timeout", 6]  # a busy machine may hold a process up for seconds
     host = begin(*args, env=variables(0, 2, port))
@@ -180,9 +181,12 @@ def test_a_stopped_host_of_the_store_is_named(home, when):
     if when == "before the other comes":
         host.send_signal(signal.SIGSTOP)
     other = begin(*args, env=variables(1, 2, port))
-    if when == "in training":
+    if when.startswith("in training"):
         wait_for_steps(home / "run", 5, other)
         host.send_signal(signal.SIGSTOP)
+    if when.endswith("killed"):
+        time.sleep(9)  # now rank 1 looks for who is missing, by new connections
+        host.kill()
     out, err = other.communicate(timeout=40)  # the timeout, 8 seconds to find the rank, the start of a process
     host.kill()
     host.communicate()
