@@ -123,6 +123,7 @@ std::vector<AttentionSummary> summaries_of(const std::vector<Variant>& variants,
       summary.parameters = result.at("parameters");
       summary.score_ratio = result.at("score_ratio");
       times.push_back(result.at("step_milliseconds"));
+      if (result.at("test").contains("parts")) summary.parts.push_back(result["test"]["parts"]);
     }
     summary.step_milliseconds = median(times);
     summaries.push_back(std::move(summary));

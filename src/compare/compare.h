@@ -39,6 +39,7 @@ struct AttentionSummary {
   std::vector<double> scores;  // per seed: test accuracy in percent, or bits per byte of a language model
   double parameters = 0, score_ratio = 1, step_milliseconds = 0;
   std::vector<double> valid = {};  // like scores, on the validation rows, by which the best checkpoint is chosen
+  std::vector<Json> parts = {};    // per seed, of a language model: its test by place or distance, as in result.json
 };
 // Means, deviations and paired tests, as results.json has them. measure: "test accuracy, %" or "test bits per byte".
 Json summarize(const std::vector<AttentionSummary>& attentions, const std::string& measure, bool lower_is_better);

@@ -22,6 +22,21 @@ void add_corrected(Json& pairs) {
   for (Json& pair : pairs) pair["p_holm"] = pair["p"].is_number() ? Json(corrected[at++]) : Json();
 }
 
+// Loss and accuracy of every part, means over seeds.
+Json mean_parts(const std::vector<Json>& seeds) {
+  Json parts = Json::array();
+  for (const Json& one : seeds[0]) {
+    std::vector<double> losses, accuracies;
+    for (const Json& seed : seeds) {
+      const Json& same = seed.at(parts.size());
+      losses.push_back(same.at("loss"));
+      accuracies.push_back(same.at("accuracy"));
+    }
+    parts.push_back({{"name", one.at("name")}, {"loss", number(mean(losses))}, {"accuracy", number(mean(accuracies))}});
+  }
+  return parts;
+}
+
 // p, and corrected where there are several pairs. Files of earlier versions have no corrected one.
 std::string p_texts(const Json& pair, size_t pairs) {
   const std::string text = "p = " + p_text(pair.at("p"));
@@ -48,6 +63,7 @@ Json summarize(const std::vector<AttentionSummary>& attentions, const std::strin
                                      {"score_ratio", a.score_ratio},
                                      {"step_milliseconds", a.step_milliseconds},
                                      {"time_ratio", number(a.step_milliseconds / first.step_milliseconds)}});
+    if (!a.parts.empty()) results["attentions"].back()["parts"] = mean_parts(a.parts);
   }
   for (size_t i = 0; i < attentions.size(); ++i) {
     for (size_t j = i + 1; j < attentions.size(); ++j) {

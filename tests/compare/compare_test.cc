@@ -63,6 +63,17 @@ TEST(Compare, SummaryTablesAndVerdictsAgree) {
   EXPECT_NE(to_csv(later).find("hkt,9,45.7,52,110,1.3125,12"), std::string::npos) << to_csv(later);
 }
 
+// Language models by place, and answers by distance: means over seeds.
+TEST(Compare, PartsAreMeansOverSeeds) {
+  auto parts = [](double loss) {
+    return Json{{{"name", "0"}, {"loss", loss}, {"accuracy", loss / 4}, {"targets", 9}}};
+  };
+  const Json results = summarize({{"flat", {2.0, 3.0}, 1, 1, 1, {}, {parts(1.0), parts(2.0)}}, {"hkt", {2.0, 2.5}}},
+                                 "test bits per byte", true);
+  EXPECT_EQ(results["attentions"][0]["parts"], (Json{{{"name", "0"}, {"loss", 1.5}, {"accuracy", 0.375}}}));
+  EXPECT_FALSE(results["attentions"][1].contains("parts"));
+}
+
 // Terminal, Markdown and CSV print the same cells.
 TEST(Compare, TablesForATerminal) {
   Json results =
