@@ -192,8 +192,8 @@ def readme_table():
     return table(["over flat attention", "ListOps", "IMDB bytes", "CIFAR-10"], rows)
 
 
-def attentions(name, *trees):
-    return functools.partial(attention_table, name, ["flat", HKT, *trees, BALANCED])
+def attentions(name, *trees, behind=()):
+    return functools.partial(attention_table, name, ["flat", HKT, *trees, BALANCED, *behind])
 
 
 PAGES = {
@@ -204,6 +204,8 @@ PAGES = {
         "imdb": attentions("hkt-table-imdb", DENSE, "HSA, paragraphs, sentences, words"),
         "cifar10": attentions("hkt-table-cifar10", DENSE, "HSA, quadtree"),
         "words": attentions("hsa-table-imdb-words", "HSA, paragraphs and sentences"),
+        "frozen": attentions("hsa-table-imdb-frozen", "HSA, paragraphs, sentences, words",
+                             behind=["Strata, paragraphs, sentences, words"]),
         "best": best_table,
         "defaults": defaults_table,
         "ablations of HKT": functools.partial(ablation_table, "HKT"),

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/RESULTS.md").read_text()
 RAW = {f.stem: json.loads(f.read_text()) for f in (ROOT / "docs/results").glob("*.json")}
 COMPARISONS = [raw for raw in RAW.values() if isinstance(raw, dict) and "pairs" in raw]
-TABLES = ["hkt-table-listops", "hkt-table-imdb", "hkt-table-cifar10", "hsa-table-imdb-words"]
+TABLES = ["hkt-table-listops", "hkt-table-imdb", "hkt-table-cifar10", "hsa-table-imdb-words", "hsa-table-imdb-frozen"]
 DECIDED = {"L = 3, shared projections, depthwise filters": "", "L = 2": "levels=2", "L = 4": "levels=4",
            "projections per level": "projections=per-level", "dense filters (the tables above)": "filters=dense"}
 
