@@ -7,6 +7,7 @@ results_page.py --check  says whether they are up to date; exit code 1 if not
 """
 
 import functools
+import math
 
 import results_sentences
 from page_tables import check_sentences, raw, table, update
@@ -135,6 +136,23 @@ def controls_table():
             cells += [f"{sign * test['difference']:+.2f}", p_value(test["p"]), p_value(test["p_holm"])] if test else ["", "", ""]
         rows.append([label, mean(attention), *cells])
     return table(["short ListOps expressions", "test accuracy, %", "over flat", "p", "Holm", "over HKT", "p", "Holm"], rows)
+
+
+def language_table():
+    """Every attention over flat attention; bits at the first and the last places of the context."""
+    results = raw("lm-novels-cpu")
+    labels = ["flat", "flat, a window of 60", "HKT, L = 3", "streaming HSA", "Strata, near 2", "Strata, near 2, dense filters"]
+    tests = {p["to"]: p for p in results["pairs"] if p["from"] == "flat"}
+    rows = []
+    for label, a in zip(labels, results["attentions"], strict=True):
+        test = tests.get(a["name"])
+        bits = {part["name"]: part["loss"] / math.log(2) for part in a["parts"]}
+        compared = [f"{test['difference']:+.3f}", p_value(test["p"]), p_value(test["p_holm"])] if test else ["", "", ""]
+        rows.append([label, f"{a['mean']:.3f} ± {a['standard_deviation']:.3f}", *compared,
+                     *(f"{bits[place]:.2f}" for place in ("16-31", "64-127", "256-511")),
+                     f"{a['parameters']:,.0f}", ratio(a["score_ratio"]), ratio(a["time_ratio"])])
+    return table(["bits per byte, test", "mean", "over flat", "p", "Holm", "after 16-31 bytes", "64-127", "256-511", "parameters", "scores",
+                  "step"], rows)
 
 
 def search_table():

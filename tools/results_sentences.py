@@ -102,7 +102,13 @@ def results():
     steps = {run["run"]: run["step_milliseconds"] for run in raw("ablations-imdb-runs")}
     demo = [p["p"] for p in raw("positions-demo")["pairs"]]
     per_level = "hkt:projections=per-level:learning_rate=2e-3"
+    frozen = raw("hsa-table-imdb-frozen")
     return [
+        ("Every attention is within {} points of the flat one and below it",
+         shown([max(-p["difference"] for p in frozen["pairs"] if p["from"] == "flat")], 1)),
+        ("HSA on a balanced tree beats it by {} points (Holm {})",
+         [*shown([-pair(frozen, "hsa:tree=balanced", "strata")["difference"]], 2),
+          p_value(pair(frozen, "hsa:tree=balanced", "strata")["p_holm"])]),
         ("Flat attention alone is {} points below the paper's", shown([PAPER["flat"][0] - flat[0]], 1)),
         ("Flat attention is {} points above the paper's", shown([flat[1] - PAPER["flat"][1]], 1)),
         ("two layers of HKT reach **{}** on IMDB bytes and **{}** on CIFAR-10", shown(best, 1)),
