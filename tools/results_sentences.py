@@ -105,7 +105,7 @@ def results():
     frozen = raw("hsa-table-imdb-frozen")
     return [
         ("Every attention is within {} points of the flat one and below it",
-         shown([max(-p["difference"] for p in frozen["pairs"] if p["from"] == "flat")], 1)),
+         shown([max(-p["difference"] for p in frozen["pairs"] if p["from"] == "flat")], 2)),
         ("HSA on a balanced tree beats it by {} points (Holm {})",
          [*shown([-pair(frozen, "hsa:tree=balanced", "strata")["difference"]], 2),
           p_value(pair(frozen, "hsa:tree=balanced", "strata")["p_holm"])]),
