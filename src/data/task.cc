@@ -227,7 +227,7 @@ std::vector<std::string> describe_problems(const TaskData& data) {
 }
 
 std::vector<Token> encode_input(const std::string& task, const std::string& input, int64_t length,
-                                const std::vector<std::string>& words, const std::string& pieces) {
+                                const TextEncoder& encode) {
   std::vector<Token> tokens;
   if (task == "listops") {
     std::string unknown;
@@ -250,8 +250,8 @@ std::vector<Token> encode_input(const std::string& task, const std::string& inpu
     tokens = byte_tokens(input);
   } else if (task == "captions") {
     tokens = encode_captioned(input, captions_side(length));
-  } else if (!words.empty()) {
-    tokens = text_encoder(words, pieces)(input);
+  } else if (encode) {
+    tokens = encode(input);
     if (static_cast<int64_t>(tokens.size()) > length) tokens.resize(static_cast<size_t>(length));
   } else {
     tokens = byte_tokens(std::string_view(input).substr(0, static_cast<size_t>(length)));

@@ -7,6 +7,7 @@
 
 #include "data/config.h"
 #include "data/dataset.h"
+#include "data/words.h"
 
 namespace strata {
 
@@ -39,11 +40,10 @@ TaskData load_task(const DataConfig& config, const std::vector<std::string>& wor
 // A line of text for each split in which rows were left out.
 std::vector<std::string> describe_problems(const TaskData& data);
 
-// An input, typed or from a file, as tokens: words of an expression, bytes of a text (or words, if a vocabulary is
-// given, or its pieces, by that tokenizer), pixels of an image. Longer inputs are cut at `length`. For captions: the
-// caption, a line end, and the pixels.
+// An input, typed or from a file, as tokens: words of an expression, pixels of an image, a caption, a line end and its
+// pixels; a text by `encode` (data/pieces.h), or, if that is empty, its bytes. Longer texts are cut at `length`.
 std::vector<Token> encode_input(const std::string& task, const std::string& input, int64_t length,
-                                const std::vector<std::string>& words = {}, const std::string& pieces = "");
+                                const TextEncoder& encode = {});
 
 // Each token in readable form: a word, a character (\\xHH for other bytes), the value of a pixel.
 std::vector<std::string> show_tokens(const std::string& task, std::span<const Token> tokens,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "data/pieces.h"
 #include "data/task.h"
 #include "data/trees.h"
 #include "inject/inject.h"
@@ -107,6 +108,7 @@ class TrainedHost : public Host {
     if (find_task(card().task).has_images)
       throw usage_error("{}: expected a model that reads texts, got one that reads images", path.string());
     loaded_.model->eval();
+    encode_ = text_encoder(card().words, card().pieces);
     longest_ = length > 0 ? std::min(length, card().shape.length) : card().shape.length;
   }
 
@@ -122,9 +124,9 @@ class TrainedHost : public Host {
 
   HostText read(const std::string& text) const override {
     HostText read{text, {}, {}, false};
-    for (const Token token : encode_input(card().task, text, longest_, card().words, card().pieces))
-      read.encoding.ids.push_back(token);
-    read.cut = card().task != "listops" && read.tokens() == longest_ && text.size() > static_cast<size_t>(longest_);
+    for (const Token token : encode_input(card().task, text, longest_, encode_)) read.encoding.ids.push_back(token);
+    const auto whole = [&] { return static_cast<int64_t>(encode_ ? encode_(text).size() : text.size()); };
+    read.cut = card().task != "listops" && read.tokens() == longest_ && whole() > longest_;
     return read;
   }
 
@@ -159,6 +161,7 @@ class TrainedHost : public Host {
   }
 
   LoadedModel loaded_;
+  TextEncoder encode_;  // empty: texts are bytes
 };
 
 }  // namespace

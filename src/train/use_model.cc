@@ -115,10 +115,14 @@ std::string shown_input(const std::string& input) {
 struct Predictor::State {
   LoadedModel loaded;
   int64_t top;
+  TextEncoder encode;  // empty: texts are bytes
 };
 
 Predictor::Predictor(const std::string& model, int64_t top, bool check_digest)
-    : state_(new State{load_model(model, check_digest), top}) {}
+    : state_(new State{load_model(model, check_digest), top, {}}) {
+  const ModelCard& card = state_->loaded.card;
+  state_->encode = text_encoder(card.words, card.pieces);
+}
 Predictor::~Predictor() = default;
 const std::string& Predictor::task() const { return state_->loaded.card.task; }
 
@@ -146,12 +150,12 @@ Json Predictor::operator()(const std::string& input) const {
   LoadedModel& loaded = state_->loaded;
   const ModelCard& card = loaded.card;
   Dataset data;
-  data.tokens = encode_input(card.task, input, card.shape.length, card.words, card.pieces);
+  data.tokens = encode_input(card.task, input, card.shape.length, state_->encode);
   const auto read = static_cast<int64_t>(data.tokens.size());
   Json line = {{"input", shown_input(input)}, {"tokens", read}};
   const bool may_cut = card.task != "listops" && !find_task(card.task).has_images;
   if (may_cut && read == card.shape.length) {  // it may be longer
-    const size_t whole = card.words.empty() ? input.size() : text_encoder(card.words, card.pieces)(input).size();
+    const size_t whole = state_->encode ? state_->encode(input).size() : input.size();
     if (static_cast<int64_t>(whole) > read) line["cut_at"] = read;
   }
   if (card.shape.next_token) data.tokens.push_back(kPad);  // a place for the target that a window has

@@ -49,7 +49,7 @@ TEST(Pieces, TokensAreTheTokenizersOwn) {
   ASSERT_GT(data.train.size(), 0);
   for (int64_t row = 0; row < data.train.size(); ++row)
     EXPECT_EQ(std::vector<Token>(data.train.row(row).begin(), data.train.row(row).end()), expected);
-  EXPECT_EQ(encode_input("table", kText, 100, data.words, data.pieces), expected);
+  EXPECT_EQ(encode_input("table", kText, 100, text_encoder(data.words, data.pieces)), expected);
   EXPECT_EQ(show_tokens("table", std::span(expected).first(5), data.words),
             (std::vector<std::string>{"a ", "film ", ". ", "play ", "##ing "}));
   config.length = 4;
@@ -85,7 +85,7 @@ void draw(const Tree& tree, int32_t node, const std::vector<std::string>& leaves
 TEST(Pieces, TreesHaveParagraphsSentencesWordsAndPieces) {
   const Folder folder;
   const TaskData data = load_task(folder.config());
-  const std::vector<Token> tokens = encode_input("table", kText, 100, data.words, data.pieces);
+  const std::vector<Token> tokens = encode_input("table", kText, 100, text_encoder(data.words, data.pieces));
   const std::shared_ptr<const Tree> tree = TreeMaker("text", 16, data.words).tree(tokens);
   std::string drawn;
   draw(*tree, -1, show_tokens("table", tokens, data.words), drawn);

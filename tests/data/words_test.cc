@@ -46,13 +46,13 @@ TEST(Words, RowsAreCutAsWordsAndUnknownOnesSaySo) {
   EXPECT_EQ(data.row(2).size(), 3u);
   EXPECT_EQ(data.cut, 2);
   EXPECT_EQ(show_tokens("imdb", std::vector<Token>{2, 1, 9}, words), (Words{"a ", "? ", "? "}));
-  EXPECT_EQ(encode_input("imdb", "b a b b", 3, words), (std::vector<Token>{3, 2, 3}));
+  EXPECT_EQ(encode_input("imdb", "b a b b", 3, vocabulary), (std::vector<Token>{3, 2, 3}));
 }
 
 TEST(Words, TreesHaveParagraphsSentencesAndWords) {
   const Words words = {"a", ".", "\n", "caf\xc3\xa9"};
   const std::string text = "a a. caf\xc3\xa9 unknown.\na";
-  const std::vector<Token> tokens = encode_input("imdb", text, 100, words);
+  const std::vector<Token> tokens = encode_input("imdb", text, 100, WordVocabulary(words));
   ASSERT_EQ(tokens.size(), 8u);
   const std::shared_ptr<const Tree> tree = TreeMaker("text", 16, words).tree(tokens);
   EXPECT_EQ(tree->tokens(), 8);
