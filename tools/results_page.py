@@ -221,6 +221,8 @@ PAGES = {
         "listops": attentions("hkt-table-listops", DENSE, "HSA, the brackets"),
         "imdb": attentions("hkt-table-imdb", DENSE, "HSA, paragraphs, sentences, words"),
         "cifar10": attentions("hkt-table-cifar10", DENSE, "HSA, quadtree"),
+        "captions": functools.partial(attention_table, "captions", [
+            "flat", HKT, "HSA, the document's tree", BALANCED, "Strata, the document's tree"]),
         "words": attentions("hsa-table-imdb-words", "HSA, paragraphs and sentences"),
         "frozen": attentions("hsa-table-imdb-frozen", "HSA, paragraphs, sentences, words",
                              behind=["Strata, paragraphs, sentences, words"]),
