@@ -102,10 +102,16 @@ def results():
     steps = {run["run"]: run["step_milliseconds"] for run in raw("ablations-imdb-runs")}
     demo = [p["p"] for p in raw("positions-demo")["pairs"]]
     per_level = "hkt:projections=per-level:learning_rate=2e-3"
-    frozen = raw("hsa-table-imdb-frozen")
+    frozen, captions = raw("hsa-table-imdb-frozen"), raw("captions")
+    to_strata = pair(captions, "flat", "strata")
     return [
         ("Every attention is within {} points of the flat one and below it",
          shown([max(-p["difference"] for p in frozen["pairs"] if p["from"] == "flat")], 2)),
+        ("all are {} to {} points above what either modality is worth",
+         shown([end([c["mean"] for c in captions["attentions"]]) - 50 for end in (min, max)], 0)),
+        ("keeps flat attention's accuracy at {}% of its scores. Strata", shown([100 * find(captions, "hsa")["score_ratio"]], 0)),
+        ("Strata attention is {} points above flat attention, which is significant alone (p = {}) and not among ten ({})",
+         [*shown([to_strata["difference"]], 2), p_value(to_strata["p"]), p_value(to_strata["p_holm"])]),
         ("HSA on a balanced tree beats it by {} points (Holm {})",
          [*shown([-pair(frozen, "hsa:tree=balanced", "strata")["difference"]], 2),
           p_value(pair(frozen, "hsa:tree=balanced", "strata")["p_holm"])]),
