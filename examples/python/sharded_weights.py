@@ -95,7 +95,9 @@ for step in range(steps):
     optimizer.step()
     loss_sum = loss.detach() / processes
 
-dist.all_reduce(loss_sum)
+# The work has a name, so that no thread of PyTorch is the last to let go of it, when Python may have ended already.
+total = dist.all_reduce(loss_sum, async_op=True)
+total.wait()
 if rank == 0:
     print(f"rank 0 keeps {own:,} of {every:,} weights")
     print(f"{processes} processes, {arguments.batch // processes} rows each: loss {loss_sum.item():.12f} at step {steps}")
