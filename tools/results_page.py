@@ -233,6 +233,7 @@ PAGES = {
         "positions": positions_table,
         "controls": controls_table,
         "search": search_table,
+        "language models": language_table,
     },
     "docs/INJECT.md": {"auto": auto_table, "curves": curves_block},
     "README.md": {"accuracy": readme_table},

@@ -2,6 +2,8 @@
 bench` printed on docs/PERFORMANCE.md (page_tables.py says how they are written).
 """
 
+import math
+
 from page_tables import printed, range_of, raw, shown
 from results_figures import LRA, PAPER, TASKS, find, p_value, pair
 
@@ -94,6 +96,12 @@ def readme():
     ]
 
 
+def gained(attention):
+    """Bits per byte that places after 256 to 511 bytes have less than those after 64 to 127."""
+    loss = {part["name"]: part["loss"] for part in attention["parts"]}
+    return (loss["64-127"] - loss["256-511"]) / math.log(2)
+
+
 def results():
     best = [find(raw("best-imdb"), "hkt:filters=dense")["mean"], find(raw("best-cifar10"), "hkt")["mean"]]
     flat = [find(raw(f"hkt-table-{task}"), "flat")["mean"] for task in TASKS]
@@ -104,9 +112,20 @@ def results():
     per_level = "hkt:projections=per-level:learning_rate=2e-3"
     frozen, captions = raw("hsa-table-imdb-frozen"), raw("captions")
     to_strata = pair(captions, "flat", "strata")
+    language = raw("lm-novels-cpu")
     return [
         ("Every attention is within {} points of the flat one and below it",
          shown([max(-p["difference"] for p in frozen["pairs"] if p["from"] == "flat")], 2)),
+        ("a cache of logarithmic size: {} bits lower, and {} with dense filters",
+         shown([-pair(language, "flat", name)["difference"] for name in ("strata", "strata:filters=dense")], 3)),
+        ("correction for the 15 pairs ({}, {})",
+         [p_value(pair(language, "flat", name)["p_holm"]) for name in ("strata", "strata:filters=dense")]),
+        ("does as well**: {} and {} bits", shown([find(language, name)["mean"] for name in ("flat:window=60", "strata")], 3)),
+        ("no attention gains more than {} bits", shown([max(map(gained, language["attentions"]))], 2)),
+        ("**Streaming HSA loses** {} bits to flat attention (Holm {})",
+         [*shown([pair(language, "flat", "hsa")["difference"]], 2), p_value(pair(language, "flat", "hsa")["p_holm"])]),
+        ("**HKT** is {} lower than flat attention, which is not significant (Holm {})",
+         [*shown([-pair(language, "flat", "hkt")["difference"]], 3), p_value(pair(language, "flat", "hkt")["p_holm"])]),
         ("all are {} to {} points above what either modality is worth",
          shown([end([c["mean"] for c in captions["attentions"]]) - 50 for end in (min, max)], 0)),
         ("keeps flat attention's accuracy at {}% of its scores. Strata", shown([100 * find(captions, "hsa")["score_ratio"]], 0)),
