@@ -10,6 +10,7 @@ import json
 import pathlib
 import re
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 END = "<!-- end -->"
@@ -25,6 +26,17 @@ def table(head, rows):
     """The lines of a table."""
     lines = ["|" + "|".join(f" {cell} " if cell != "" else " " for cell in row) + "|" for row in (head, *rows)]
     return [lines[0], "|" + "---|" * len(head), *lines[1:]]
+
+
+def machine(name):
+    """The lines above a table: what a raw file of `strata bench` was measured on, from its record."""
+    record = raw(name)["record"]
+    found, versions = record["machine"], record["versions"]
+    blas = f", OpenBLAS for {found['openblas']}" if found["openblas"] else ""
+    device = found["cpu"] if found["device"] == "cpu" else found["device"]
+    text = (f"{device}, {record['options']['threads']} threads, {versions['instruction_set']}, torch {versions['torch']}{blas}, "
+            f"{record['started'][:10]}; raw figures in [{name}.json](results/{name}.json):")
+    return ["", *textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False), ""]
 
 
 def with_tables(page, script, tables):

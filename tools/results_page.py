@@ -10,7 +10,7 @@ import functools
 import math
 
 import results_sentences
-from page_tables import check_sentences, raw, table, update
+from page_tables import check_sentences, machine, raw, table, update
 from results_figures import LRA, PAPER, TASKS, bold, find, mean, over, over_with_p, p_value, pair, percent, ratio
 
 HKT, DENSE, BALANCED = "HKT, L = 3", "HKT, L = 3, dense filters", "HSA, balanced tree"
@@ -198,6 +198,20 @@ def curves_block():
     return [*lines[:-1], "```"]
 
 
+def times_table():
+    """Forward passes of seeded models; attention's share of the FLOPs stands in the lines of softmax."""
+    figures, rows = raw("inject-times"), []
+    for label, name in (("roberta-base, 512 tokens", "roberta_t512"), ("gpt2, 1,024 tokens", "gpt2_t1024")):
+        model = f"inject_cpu_{name}"
+        share = percent(figures[f"{model}_softmax_attention_share_of_flops"], 1)
+        rows.append([label, "no layer", f"{figures[f'{model}_softmax_ms']:,.0f}", "1", "1", f"1 ({share} of the FLOPs)"])
+        for way in ("late", "alternate"):
+            cells = [ratio(figures[f"{model}_{way}_{what}_over_softmax"]) for what in ("time", "flops", "attention")]
+            rows.append(["", f"{way} layers", f"{figures[f'{model}_{way}_ms']:,.0f}", *cells])
+    head = ["shape", "HSA in", "ms", "time over softmax", "FLOPs over softmax", "attention's FLOPs"]
+    return [*machine("inject-times"), *table(head, rows)]
+
+
 def readme_table():
     results, rows = [raw(f"hkt-table-{task}") for task in TASKS], []
     for label, name in (("HKT", "hkt"), ("HSA on the data's own tree", "hsa")):
@@ -235,7 +249,7 @@ PAGES = {
         "search": search_table,
         "language models": language_table,
     },
-    "docs/INJECT.md": {"auto": auto_table, "curves": curves_block},
+    "docs/INJECT.md": {"auto": auto_table, "curves": curves_block, "times": times_table},
     "README.md": {"accuracy": readme_table},
 }
 
