@@ -168,6 +168,11 @@ def results():
     ]
 
 
+def saved(shape, way):
+    """Time of a seeded model that an injection saves, in percent; less than 0: it costs more."""
+    return 100 - 100 * raw("inject-times")[f"inject_cpu_{shape}_{way}_time_over_softmax"]
+
+
 def inject():
     shares = [100 * raw(f"inject-minilm-{name}")["after"]["attention_share"] for name in INJECTED]
     changed = [-after(name, "agreement") for name in INJECTED]
@@ -177,6 +182,9 @@ def inject():
     times = printed(*(f"inject_cpu_flat_over_hsa_t{tokens}" for tokens in (512, 2048, 8192)))
     whole = printed("inject_cpu_layer_flat_over_hsa_t512", "inject_cpu_model_flat_over_hsa_t512")
     return [
+        ("six injected layers gain {}% and {}% of the time", shown([saved(shape, "alternate") for shape in ("roberta_t512", "gpt2_t1024")], 1)),
+        ("Late layers alone gain {}% of roberta-base's and lose {}% of gpt2's",
+         shown([saved("roberta_t512", "late"), -saved("gpt2_t1024", "late")], 1)),
         ("So at {} to {}% of the attention", range_of(shares, 0)),
         ("it lost {} points on SST-2 and gained {} on AG News and {} on IMDB", shown([-after("sst2"), after("agnews"), after("imdb")], 2)),
         ("The answers did change, for {} to {}% of the rows", range_of(changed, 0)),
