@@ -39,7 +39,6 @@ std::pair<std::vector<std::string>, std::string> read_pieces(const fs::path& fol
 }
 
 TextEncoder text_encoder(const std::vector<std::string>& words, const std::string& pieces) {
-  if (words.empty()) return {};
   if (pieces.empty()) return WordVocabulary(words);
   const auto tokenizer =
       std::make_shared<const Tokenizer>(Tokenizer::from_word_pieces({words, pieces}, "the tokenizer of the model"));
@@ -64,7 +63,6 @@ namespace {
 std::pair<std::vector<std::string>, std::string> read_pieces(const fs::path&) { refuse(); }
 
 TextEncoder text_encoder(const std::vector<std::string>& words, const std::string& pieces) {
-  if (words.empty()) return {};
   if (pieces.empty()) return WordVocabulary(words);
   refuse();
 }

@@ -21,7 +21,7 @@ std::pair<std::vector<std::string>, std::string> read_pieces(const fs::path& fol
 std::vector<fs::path> embedding_files(const fs::path& folder);
 
 // How texts become tokens of these words: whole words, or, with the rest of a tokenizer, pieces. Throws a data error
-// if that is none. Empty without words.
+// if that is none.
 TextEncoder text_encoder(const std::vector<std::string>& words, const std::string& pieces);
 
 }  // namespace strata

@@ -108,7 +108,7 @@ class TrainedHost : public Host {
     if (find_task(card().task).has_images)
       throw usage_error("{}: expected a model that reads texts, got one that reads images", path.string());
     loaded_.model->eval();
-    encode_ = text_encoder(card().words, card().pieces);
+    if (!card().words.empty()) encode_ = text_encoder(card().words, card().pieces);
     longest_ = length > 0 ? std::min(length, card().shape.length) : card().shape.length;
   }
 

@@ -121,7 +121,7 @@ struct Predictor::State {
 Predictor::Predictor(const std::string& model, int64_t top, bool check_digest)
     : state_(new State{load_model(model, check_digest), top, {}}) {
   const ModelCard& card = state_->loaded.card;
-  state_->encode = text_encoder(card.words, card.pieces);
+  if (!card.words.empty()) state_->encode = text_encoder(card.words, card.pieces);
 }
 Predictor::~Predictor() = default;
 const std::string& Predictor::task() const { return state_->loaded.card.task; }
