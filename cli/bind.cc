@@ -69,10 +69,11 @@ void bind_command(CLI::App& command, OptionTable& table, std::function<void()> r
   auto config = std::make_shared<std::string>();
   command.add_option("--config", *config, "Options from a TOML or JSON file; flags override it")->type_name("FILE");
   command.allow_extras();
-  command.callback([&command, &table, run = std::move(run), config, words = binding.words] {
-    take_extras(command, words);
+  command.callback([&command, &table, run = std::move(run), config, binding] {
+    take_extras(command, binding.words);
     if (!config->empty()) table.load_config(*config);
-    if (const Option* task = table.find("task")) table.check_task(*std::get<std::string*>(task->target));
+    const Option* const task = binding.has_model ? nullptr : table.find("task");
+    if (task != nullptr) table.check_task(*std::get<std::string*>(task->target));
     run();
   });
 }

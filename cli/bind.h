@@ -14,6 +14,7 @@ namespace strata {
 struct Binding {
   std::set<std::string> except = {};          // options that get no flag
   std::vector<std::string>* words = nullptr;  // takes the words that belong to no option; null: they are refused
+  bool has_model = false;                     // whose task it is, so that options of one task wait for the model
 };
 
 // Makes a flag of every option of the table, and `--config FILE`, whose options are taken where the command line has

@@ -70,7 +70,7 @@ void add_eval_command(CLI::App& app) {
                "  strata eval runs/imdb-hkt-seed1 --split valid --json\n"
                "  strata eval runs/imdb-hkt-seed1 --output imdb.json      and imdb.html: confusions, worst errors\n"
                "  strata eval runs/listops-hkt-seed1/best.safetensors --data other_listops.tsv"));
-  bind_command(*command, state->table, [state] { run_eval(*state); });
+  bind_command(*command, state->table, [state] { run_eval(*state); }, {.has_model = true});
 }
 
 }  // namespace strata

@@ -107,7 +107,7 @@ void add_inspect_command(CLI::App& app) {
       examples("  strata inspect runs/listops-hkt-seed1\n"
                "  strata inspect runs/imdb-hkt-seed1 --samples 16 --json\n"
                "  strata inspect --subsumption"));
-  bind_command(*command, table, [state] { run_inspect(*state); });
+  bind_command(*command, table, [state] { run_inspect(*state); }, {.has_model = true});
 }
 
 }  // namespace strata

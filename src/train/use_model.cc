@@ -33,6 +33,7 @@ DataConfig data_of_model(const std::string& model, const Json& changes, const Mo
   if (config.task != card.task) {
     throw usage_error("--task: expected {1}, the task of {0}, got {2}", model, card.task, config.task);
   }
+  table.check_task(config.task, changes);
   if (card.task == "captions" && config.image_side != captions_side(card.shape.length))
     throw usage_error("--image-side: expected {}, that of the model, got {}", captions_side(card.shape.length),
                       config.image_side);

@@ -224,8 +224,16 @@ Json OptionTable::given(const std::string& group) const {
 }
 
 void OptionTable::check_task(const std::string& task) const {
+  Json values = Json::object();
   for (const Option& option : options_) {
-    if (option.given && !option.note.task.empty() && option.note.task != task) {
+    if (option.given) values[option.name] = option.value();
+  }
+  check_task(task, values);
+}
+
+void OptionTable::check_task(const std::string& task, const Json& values) const {
+  for (const Option& option : options_) {
+    if (values.contains(option.name) && !option.note.task.empty() && option.note.task != task) {
       throw usage_error("{}: applies to the task {} only, but the task is {}; remove it, or choose --task {}",
                         option.name, option.note.task, task, option.note.task);
     }

@@ -63,8 +63,9 @@ class OptionTable {
   Json record() const;
   Json given(const std::string& group) const;  // the options of a group that were given
 
-  // Refuses options that were given and are for another task.
+  // Refuses options that were given, or those in `values`, if they are for another task.
   void check_task(const std::string& task) const;
+  void check_task(const std::string& task, const Json& values) const;
 
  private:
   struct Source {                                 // of many values

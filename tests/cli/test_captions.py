@@ -70,7 +70,8 @@ def test_a_model_learns_from_both_and_predicts(home):
     strata("predict", "run", "--file", "input", code=3)
     # The file knows its side; another one is refused.
     assert 320 < json.loads(strata("eval", "run/best.safetensors", "--data", "images", "--split", "test", "--json"))["rows"] < 400
-    assert "--image-side: expected 8, that of the model, got 16" in strata("eval", "run", "--task", "captions", "--image-side", 16, code=2)
+    assert "--image-side: expected 8, that of the model, got 16" in strata("eval", "run", "--image-side", 16, code=2)
+    assert "min_length: applies to the task listops only, but the task is captions" in strata("eval", "run", "--min-length", 4, code=2)
 
 
 def test_the_same_seed_gives_the_same_captions(home):
