@@ -92,6 +92,8 @@ class HsaBackward {
     const int32_t* children = children_of(family);
     const int64_t size = size_of(family);
     family_means(head_, nodes_, family, s_.tile);
+    prefetch_queries(head_, family + 1);
+    prefetch_keys(head_, family + 1);
     const T total = nodes_.weight[family];
     T* Y = s_.y + family * nodes_.value_width;
     memset(Y, 0, sizeof(T) * nodes_.value_width);
@@ -110,6 +112,10 @@ class HsaBackward {
         if (single) memcpy(copy, scores, sizeof(T) * nk * lanes);  // because the softmax overwrites them
         online_softmax(scores, nk, lanes, s_.tile.peak, s_.tile.sum, s_.tile.factor);
         if (single) memcpy(scores, copy, sizeof(T) * nk * lanes);
+      }
+      if (i0 == 0) {
+        prefetch_rows(head_.tree, head_.v, p_.value_size, family + 1);
+        prefetch_rows(head_.tree, dout_, p_.value_size, family + 1);
       }
       for (int64_t x = 0; x < lanes; ++x) {
         const T z = x < nq ? softmax_lse(s_.tile.peak[x], s_.tile.sum[x]) : -kInfinity<T>;
@@ -228,6 +234,10 @@ class HsaBackward {
     const int32_t* children = children_of(family);
     const int64_t size = size_of(family);
     start_children(family);
+    prefetch_queries(head_, family + 1);
+    prefetch_keys(head_, family + 1);
+    prefetch_rows(head_.tree, head_.v, p_.value_size, family + 1);
+    prefetch_rows(head_.tree, dout_, p_.value_size, family + 1);
     const T m = nodes_.m[family], fbar = s_.fbar[family];
     const T total = nodes_.weight[family];
     const T inverse = total > T(0) ? T(1) / total : T(0);
@@ -245,6 +255,11 @@ class HsaBackward {
         top_down_pair(family, load_pair(children, i0, j0, min(kTile, size - j0)), m);
       }
     }
+    for (int l = 0; l < p_.levels; ++l) {
+      prefetch_rows<1>(head_.tree, dq_[l], p_.head_size, family + 1, l);
+      prefetch_rows<1>(head_.tree, dk_[l], p_.head_size, family + 1, l);
+    }
+    prefetch_rows<1>(head_.tree, dv_, p_.value_size, family + 1);
   }
 
  private:

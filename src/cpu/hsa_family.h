@@ -9,6 +9,7 @@
 #include "cpu/level_mix.h"
 #include "cpu/parallel.h"
 #include "cpu/softmax.h"
+#include "cpu/weighted_rows.h"
 #include "strata/hsa.h"
 
 namespace strata::STRATA_ISA {
@@ -276,14 +277,27 @@ void family_scores(const HsaHead<S>& head, const Nodes<T>& nodes, int64_t family
   }
 }
 
-// to += sum of shares[c] * rows[c]
-template <class T>
-void add_weighted(DenseRows<T> rows, const T* shares, int64_t count, int64_t width, T* to) {
-  for (int64_t x = 0; x < width; x += kLanes<T>) {
-    Vec<T> sum = load(to + x);
-    for (int64_t c = 0; c < count; ++c) sum += load(rows.data + c * rows.step + x) * shares[c];
-    store(to + x, sum);
+// Asks for the rows of a family's tokens at level l, which the products of the family before give time to arrive.
+// Memory would be waited for otherwise: its rows are in other pages than those that came last.
+template <int kWrite = 0, class S>
+[[gnu::always_inline]] inline void prefetch_rows(const TreeView& tree, Rows<S> rows, int64_t channels, int64_t family,
+                                                 int l = 0) {
+  if (family >= tree.families) return;
+  const int32_t begin = tree.child_begin[family], end = min(tree.child_begin[family + 1], begin + kTile);
+  int32_t last = -1;
+  for (int32_t at = begin; at < end; ++at) {
+    if (tree.children[at] < 0 || tree.children[at] >> l == last) continue;
+    last = tree.children[at] >> l;
+    prefetch_row<kWrite>(rows, last, channels);
   }
+}
+template <class S>
+[[gnu::always_inline]] inline void prefetch_queries(const HsaHead<S>& head, int64_t family) {
+  for (int l = 0; l < head.p.levels; ++l) prefetch_rows(head.tree, head.q[l], head.p.head_size, family, l);
+}
+template <class S>
+[[gnu::always_inline]] inline void prefetch_keys(const HsaHead<S>& head, int64_t family) {
+  for (int l = 0; l < head.p.levels; ++l) prefetch_rows(head.tree, head.k[l], head.p.head_size, family, l);
 }
 
 // |A|, kappa_A and the means of q, k and v, once the children are known.

@@ -47,6 +47,8 @@ void forward_family(const HsaHead<S>& head, int64_t family, Rows<T> leaf_out, Hs
   const int64_t size = head.tree.child_begin[family + 1] - head.tree.child_begin[family];
   const bool with_values = head.v.data != nullptr;
   family_means(head, nodes, family, tile);
+  prefetch_queries(head, family + 1);
+  if (with_values) prefetch_rows<1>(head.tree, leaf_out, p.value_size, family);
   const T total = nodes.weight[family];
   T f = 0;
   for (int64_t i0 = 0; i0 < size; i0 += kTile) {
@@ -61,6 +63,7 @@ void forward_family(const HsaHead<S>& head, int64_t family, Rows<T> leaf_out, Hs
       const int64_t nk = min(kTile, size - j0);
       const FamilyPair<T> pair = family_pair(head, nodes, children, i0, queries, j0, nk, tile);
       family_scores(head, nodes, family, pair, tile);
+      if (j0 == 0) prefetch_keys(head, family + 1);
       T* scores = tile.scores[0];
       online_softmax(scores, nk, lanes, tile.peak, tile.sum, tile.factor);
       if (!with_values) continue;
@@ -73,6 +76,7 @@ void forward_family(const HsaHead<S>& head, int64_t family, Rows<T> leaf_out, Hs
                                              nodes.value_width, nq, nodes.value_width / kLanes<T>, nk,
                                              StartRowScaled<T>{space.acc, nodes.value_width, tile.factor});
     }
+    if (i0 == 0 && with_values) prefetch_rows(head.tree, head.v, p.value_size, family + 1);
     for (int64_t x = 0; x < nq; ++x) {
       const int32_t child = children[i0 + x];
       const T z = softmax_lse(tile.peak[x], tile.sum[x]);

@@ -9,6 +9,7 @@
 #include "cpu/hsa_cpu_kernels.h"
 #include "cpu/level_mix.h"
 #include "cpu/softmax.h"
+#include "cpu/weighted_rows.h"
 #include "strata/hsa_stream.h"
 
 namespace strata::STRATA_ISA {
@@ -165,11 +166,8 @@ DenseRows<T> leaf_rows(const StreamKeys<S>& keys, Rows<const S> rows, int l, int
 // mean = sum of shares[n] * rows[n]
 template <class T>
 void weighted_mean(DenseRows<T> rows, const T* shares, int64_t count, int64_t width, T* mean) {
-  for (int64_t x = 0; x < width; x += kLanes<T>) {
-    Vec<T> sum{};
-    for (int64_t n = 0; n < count; ++n) sum += load(rows.data + n * rows.step + x) * shares[n];
-    store(mean + x, sum);
-  }
+  memset(mean, 0, sizeof(T) * width);
+  add_weighted(rows, shares, count, width, mean);
 }
 
 template <class S, class T>
@@ -197,6 +195,10 @@ void make_nodes(const StreamKeys<S>& keys, const Heights& heights, StreamNodes<T
           weighted_mean<T>({nodes.k[l] + (below + first) * kw, kw}, share, count, kw, nodes.k[l] + at * kw);
         weighted_mean<T>({nodes.v + (below + first) * vw, vw}, share, count, vw, nodes.v + at * vw);
         continue;
+      }
+      for (int64_t t = first + b; t < min(first + 2 * b, p.tokens); ++t) {  // of the node after this one
+        prefetch_row(keys.k[0], t, p.head_size);
+        prefetch_row(keys.v, t, p.value_size);
       }
       for (int l = 0; l < p.levels; ++l) {
         const LevelAxis axis{first, count, true};

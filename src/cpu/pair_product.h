@@ -111,7 +111,7 @@ inline void multiply_packed(PairOperand a, PairOperand b, float* c, int64_t c_st
 
 // Packing pays from this many products on for each number that is packed. Below, small families and heads are faster in
 // float32 (measured on AVX-512 BF16).
-constexpr int64_t kProductsPerPacked = 10;
+constexpr int64_t kProductsPerPacked = 12;
 
 // As gemm() of gemm.h.
 template <class T, Layout kLayout, class Start>

@@ -78,6 +78,16 @@ struct Rows {
   S& at(int64_t t, int64_t c) const { return data[t * token_stride + c * channel_stride]; }
 };
 
+// Asks for a row whose channels lie side by side. Inlined, because GCC 12 removes calls of functions that only
+// prefetch.
+template <int kWrite = 0, class S>
+[[gnu::always_inline]] inline void prefetch_row(Rows<S> rows, int64_t row, int64_t channels) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(S));
+  if (rows.channel_stride != 1) return;
+  const S* first = &rows.at(row, 0);
+  for (int64_t c = 0; c < channels; c += kLine) __builtin_prefetch(first + c, kWrite);
+}
+
 template <class AnyView>
 inline int64_t offset_of(const AnyView& view, int64_t b, int64_t h) {
   return (view.begins != nullptr ? view.begins[b] * view.stride[2] : b * view.stride[0]) + h * view.stride[1];

@@ -19,6 +19,7 @@ inline std::vector<HsaCase> hsa_cases() {
       {"padded", {20, 0, 13}, Shape::kRandom, 5, 2, 8, 8, Domain::kSet, false, false, false, false},
       {"weights", {45, 30}, Shape::kRandom, 6, 2, 7, 9, Domain::kSet, true, true},
       {"positions", {60, 60}, Shape::kRandom, 8, 2, 16, 16, Domain::kSequence, true, false, false, false},
+      {"positions_odd", {70, 12}, Shape::kBalanced, 5, 1, 8, 8, Domain::kSequence, true, false, false, false},
       {"causal", {70, 12}, Shape::kBalanced, 5, 2, 8, 8, Domain::kSequence, true, true, true},
       {"token_major",
        {40, 25},
