@@ -29,6 +29,9 @@ void declare(OptionTable& table, DataConfig& c) {
   table.add("image_side", &c.image_side,
             {.help = "Pixels on a side of an image: 32, 16 or 8", .min = 8, .max = 32, .task = "captions"});
   table.add("pairs", &c.pairs, {.help = "Keys with a digit in a row", .min = 1, .max = 26, .task = "recall"});
+  table.add(
+      "questions", &c.questions,
+      {.help = "Keys that a training row asks for; other rows ask for one", .min = 1, .max = 26, .task = "recall"});
   table.add("label_column", &c.label_column,
             {.help = "Column of the label: a name, or a number from 1", .task = "table"});
   table.add("text_column", &c.text_column, {.help = "Column of the text: a name, or a number from 1", .task = "table"});

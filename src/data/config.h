@@ -15,7 +15,7 @@ struct DataConfig {
   int64_t train_rows = 0, valid_rows = 0, test_rows = 0;
   double valid_share = 0.1;
   int64_t data_seed = 1;
-  int64_t pairs = 8;
+  int64_t pairs = 8, questions = 1;
   int64_t image_side = 16;
   int64_t min_length = 16, max_depth = 4, max_args = 5;
   std::string label_column = "label", text_column = "text";

@@ -26,8 +26,9 @@ struct Dataset {
   std::vector<Token> tokens;
   std::vector<Row> rows;
 
-  // Of a language model: only so many tokens at the end of each row are targets. 0: all.
-  int64_t answers = 0;
+  // Of a language model: only so many tokens of each row are targets, its last one and every answer_step-th before it.
+  // 0: all.
+  int64_t answers = 0, answer_step = 1;
 
   // Problems while reading: rows that were too long were cut, bad rows were left out.
   int64_t cut = 0, bad = 0;

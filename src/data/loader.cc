@@ -6,9 +6,9 @@ namespace strata {
 
 namespace {
 
-// The targets of a row of a language model.
+// The targets of a row of a language model with `length` inputs.
 int64_t count_answers(const Dataset& data, int64_t length) {
-  return data.answers > 0 ? std::min(data.answers, length) : length;
+  return data.answers > 0 ? std::min(data.answers, (length + data.answer_step - 1) / data.answer_step) : length;
 }
 
 }  // namespace
@@ -41,8 +41,11 @@ Batch make_batch(const Dataset& data, const LoaderOptions& options, int64_t inde
     int64_t* tokens = batch.tokens.data() + r * batch.width;
     std::copy_n(rows[r].begin(), length, tokens);
     if (next_token) {
-      const int64_t first = length - count_answers(data, length);
-      std::copy_n(rows[r].begin() + 1 + first, length - first, batch.targets.begin() + r * batch.width + first);
+      const int64_t step = data.answers > 0 ? data.answer_step : 1;
+      for (int64_t answer = 0; answer < count_answers(data, length); ++answer) {
+        const int64_t at = length - 1 - answer * step;
+        batch.targets[r * batch.width + at] = rows[r][at + 1];
+      }
     }
     if (options.trees != nullptr) {
       batch.trees.push_back(options.trees->tree(rows[r].first(static_cast<size_t>(length))));

@@ -87,4 +87,5 @@ def test_recall_is_scored_by_accuracy_and_distance(home):
     table = strata("compare", *args, "--attentions", "flat", "strata:near=1", "--seeds", 1, "--steps", "3", "--folder", "all")
     assert "test accuracy, %" in table
     assert "expected none for the task recall" in strata("train", *args, "--data", "x.txt", "--folder", "no", code=2)
-    assert "length: expected 24 or more for 2 pairs" in strata("train", *args, "--length", "20", "--folder", "no", code=2)
+    assert "length: expected 24 or more for --pairs 2 and --questions 1, got 20" in strata("train", *args, "--length", "20", "--folder", "no", code=2)
+    assert "questions: expected at most 2, one for each of --pairs, got 3" in strata("train", *args, "--questions", 3, "--folder", "no", code=2)

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
 #include "data/loader.h"
 #include "data/support.h"
@@ -73,8 +74,45 @@ TEST(Recall, OnlyTheAnswerIsATarget) {
   }
 }
 
+TEST(Recall, TrainingRowsMayAskForSeveralKeys) {
+  DataConfig c = config(100, 6);
+  c.questions = 5;
+  const TaskData data = load_task(c);
+  LoaderOptions options;
+  options.batch = 300;
+  options.goal = Goal::kNextToken;
+  const Batch batch = make_batch(data.train, options, 0);
+  EXPECT_EQ(batch.all_targets, 5 * 300);
+  for (int64_t row = 0; row < 300; ++row) {
+    const std::string text = text_of(data.train.row(row));
+    ASSERT_EQ(text.size(), size_t{101});
+    std::set<char> asked;
+    for (int64_t t = 0; t < 100; ++t) {
+      const int64_t target = batch.targets[row * 100 + t];
+      const bool answers = t >= 87 && t % 3 == 0;  // 87, 90, .. 99
+      ASSERT_EQ(target >= 0, answers) << text << " at " << t;
+      if (!answers) continue;
+      EXPECT_EQ(target, data.train.row(row)[t + 1]);
+      EXPECT_EQ(text[t - 1], '?') << text;
+      EXPECT_EQ(text[text.find(text[t]) + 1], text[t + 1]) << text;
+      EXPECT_LT(text.find(text[t]), size_t{85}) << text;
+      asked.insert(text[t]);
+    }
+    EXPECT_EQ(asked.size(), size_t{5}) << text;
+    const int64_t distance = 100 - (static_cast<int64_t>(text.find(text[99])) + 1), label = batch.labels[row];
+    EXPECT_GE(distance, int64_t{4} << label) << text;
+    EXPECT_LT(distance, int64_t{8} << label) << text;
+  }
+  // The other splits ask for one, whatever training asks.
+  EXPECT_EQ(data.test.tokens, load_task(config(100, 6)).test.tokens);
+  EXPECT_EQ(make_batch(data.test, options, 0).all_targets, 50);
+}
+
 TEST(Recall, SaysWhatItCannotMake) {
   EXPECT_THROW(load_task(config(64, 20)), Error) << "pairs need room";
+  DataConfig asks = config(100, 4);
+  asks.questions = 5;
+  EXPECT_THROW(load_task(asks), Error) << "a question needs a pair";
   DataConfig given = config(64, 4);
   given.data = "some.txt";
   EXPECT_THROW(load_task(given), Error);
