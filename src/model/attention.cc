@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <type_traits>
 
 #include "base/stream_nodes.h"
 #include "model/hkt_attention.h"
@@ -14,6 +15,8 @@
 namespace strata {
 namespace {
 
+constexpr int64_t kFirstHeights = 1;  // a cache of nodes takes memory for more as the text grows
+
 // A module with its cache; state() of every kind of cache names the tensors.
 template <class Module, class Cache>
 class CachedStream : public AttentionStream {
@@ -22,7 +25,11 @@ class CachedStream : public AttentionStream {
   torch::Tensor step(const torch::Tensor& x) override { return module_->step(x, cache_); }
   torch::Tensor prefill(const torch::Tensor& x) override {
     torch::Tensor y;
-    std::tie(y, cache_) = module_->prefill(x);
+    if constexpr (std::is_same_v<Cache, HktCache>) {
+      std::tie(y, cache_) = module_->prefill(x);
+    } else {
+      std::tie(y, cache_) = module_->prefill(x, c10::nullopt, kFirstHeights);
+    }
     return y;
   }
   int64_t bytes() const override {
@@ -131,7 +138,8 @@ AttentionModule make_strata(const ModelConfig& c, const ModelShape& shape) {
             return module->forward(x, input.trees);
           },
           [module]() mutable -> std::unique_ptr<AttentionStream> {
-            return std::make_unique<CachedStream<StrataAttention, StrataCache>>(module, module->start_stream(1));
+            return std::make_unique<CachedStream<StrataAttention, StrataCache>>(module,
+                                                                                module->start_stream(1, kFirstHeights));
           }};
 }
 
@@ -165,7 +173,8 @@ AttentionModule make_hsa(const ModelConfig& c, const ModelShape& shape) {
   return {module.ptr(),
           [module](const torch::Tensor& x, const ModelInput& input) mutable { return module->forward(x, input.trees); },
           [module]() mutable -> std::unique_ptr<AttentionStream> {
-            return std::make_unique<CachedStream<HsaAttention, HsaStreamCache>>(module, module->start_stream(1));
+            return std::make_unique<CachedStream<HsaAttention, HsaStreamCache>>(module,
+                                                                                module->start_stream(1, kFirstHeights));
           }};
 }
 

@@ -161,6 +161,10 @@ def test_a_cache_of_nodes_grows_with_the_logarithm_of_the_text(runs):
     assert long["tokens"] == 1600 and long["ended"] == "tokens"
     assert short["cache_nodes"] < long["cache_nodes"] <= short["cache_nodes"] + 4 * 4  # four more heights of near b nodes
     assert long["cache_node_bytes"] < long["every_token_bytes"] / 10
+    # Memory is taken height by height, also of families of 16: two heights for 20 tokens, of 16 and of 32 nodes.
+    for name, nodes in (("hsa", 2 * 16), ("strata", 2 * 32)):
+        text = made(runs / name, "", "--tokens", 20)
+        assert text["cache_bytes"] < 1.5 * nodes * text["cache_node_bytes"] / text["cache_nodes"], text
     shown = subprocess.run([STRATA, "generate", runs / "rotary", "to be", "--tokens", "40"], capture_output=True, text=True, check=True, input="")
     assert "nodes in each layer" in shown.stderr
     assert "cache_nodes" not in made(runs / "flat", "to be", "--tokens", 5)
