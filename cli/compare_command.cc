@@ -3,6 +3,7 @@
 #include "bind.h"
 #include "commands.h"
 #include "compare/compare.h"
+#include "compare/search.h"
 #include "compare/tables.h"
 #include "report/report.h"
 #include "util/common_options.h"
@@ -24,6 +25,10 @@ void print_plan(const CompareState& state) {
   for (const Variant& variant : parse_variants(state.compare.attentions, state.run)) {
     fmt::print("{}, seeds {} to {}\n", variant.name, state.run.train.seed,
                state.run.train.seed + state.compare.seeds - 1);
+    if (!state.compare.search_rates.empty() && !variant.has_rate) {
+      fmt::print("  after a search: learning rates {}, {:g} of the steps\n",
+                 fmt::join(parse_rates(state.compare.search_rates), ", "), state.compare.search_part);
+    }
   }
   const Json record = state.table.record();
   for (const auto& [name, value] : record.items()) fmt::print("  {} = {}\n", name, value.dump());
@@ -40,6 +45,7 @@ void run_compare(CompareState& state) {
     fmt::print("{}\n", results.dump());
   } else {
     fmt::print("\n{}\n", to_text(results));
+    for (const std::string& line : search_lines(results)) fmt::print("{}\n", line);
     for (const std::string& line : verdicts(results)) fmt::print("{}\n", line);
   }
   warn_of_problems(write_compare_report(state.folder));

@@ -1,9 +1,12 @@
 #include "compare/compare.h"
 
 #include <algorithm>
+#include <cmath>
 #include <thread>
 
+#include "compare/record.h"
 #include "compare/runs.h"
+#include "compare/search.h"
 #include "compare/tables.h"
 #include "data/task.h"
 #include "train/same_data.h"
@@ -17,67 +20,6 @@
 
 namespace strata {
 namespace {
-
-Json record_of(const RunConfig& config) {
-  RunConfig copy = config;
-  copy.model = resolved(copy.model);
-  OptionTable table;
-  declare(table, copy);
-  return table.record();
-}
-
-// One record for all runs: the start of the first, the end of the last, the data, and every combination of versions and
-// machine.
-Json record_of_runs(const std::vector<Run>& runs) {
-  Json record = {{"command", "compare"},
-                 {"data", Json()},
-                 {"computed_on", Json::array()},
-                 {"started", Json()},
-                 {"finished", Json()}};
-  for (const Run& run : runs) {
-    const Json one = parse_json<Json>(read_file(run.folder.run()));
-    if (!one.is_object() || !one.contains("versions") || !one.contains("machine")) continue;  // of an older version
-    if (record["data"].is_null()) record["data"] = one.value("data", Json());
-    const Json where = {{"versions", one["versions"]}, {"machine", one["machine"]}};
-    Json& all = record["computed_on"];
-    if (std::find(all.begin(), all.end(), where) == all.end()) all.push_back(where);
-    auto keep = [&](const char* key, auto better) {  // times in ISO 8601 sort as words
-      if (one.contains(key) && one[key].is_string() &&
-          (record[key].is_null() || better(one[key].get<std::string>(), record[key])))
-        record[key] = one[key];
-    };
-    keep("started", std::less<std::string>());
-    keep("finished", std::greater<std::string>());
-  }
-  return record;
-}
-
-// Refuses a folder that holds another comparison, and names the first option that differs.
-void claim_folder(const fs::path& folder, const Json& plan) {
-  const fs::path path = folder / "compare.json";
-  if (!fs::exists(path)) return write_json(path, plan);
-  Json there = parse_json<Json>(read_file(path));
-  if (there.is_object() && there.contains("options") && there["options"].is_object()) {
-    // An option that did not exist then had its default.
-    const Json defaults = record_of(RunConfig());
-    for (const auto& [key, value] : defaults.items()) {
-      if (!there["options"].contains(key)) there["options"][key] = value;
-    }
-  }
-  if (nlohmann::json(there) == nlohmann::json(plan)) return;  // in any order of the options
-  std::string what = "its plan is damaged";
-  if (there.is_object()) {
-    const Json before = there.flatten(), now = plan.flatten();
-    for (const auto& [key, value] : now.items()) {
-      if (!before.contains(key) || before[key] != value) {
-        what = fmt::format("{} is {} there and {} here", key,
-                           before.contains(key) ? shown(before[key].dump()) : "missing", shown(value.dump()));
-        break;
-      }
-    }
-  }
-  throw output_error("{}: already holds another comparison ({}); choose another --folder", folder.string(), what);
-}
 
 // Several processes may work on one comparison: only the start and the tables are done by one at a time.
 std::unique_ptr<FolderLock> wait_for_lock(const fs::path& folder) {
@@ -142,6 +84,57 @@ void check_data_of_runs(const std::vector<Run>& runs, Json now, bool allowed) {
   }
 }
 
+// The runs of a comparison: those of its search, and those of its table.
+class Comparison {
+ public:
+  Comparison(const RunConfig& base, const CompareOptions& options, const fs::path& folder, const std::string& program,
+             const TaskData& data)
+      : base_(base), options_(options), folder_(folder), rows_(data.train.size()), files_(describe_files(data.files)) {
+    run_options_ = {0, options.minutes, options.quiet, options.allow_changed_data, program};
+  }
+
+  // Makes the runs of the variants, and returns when all are finished, here or by other processes.
+  std::vector<Run> run(const std::vector<Variant>& variants, int64_t seeds, const fs::path& folder, bool searching) {
+    const auto cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+    const auto count = static_cast<int64_t>(variants.size()) * seeds;
+    // Runs that share a GPU wait for each other: one at a time, unless --jobs is given.
+    run_options_.jobs = options_.jobs > 0 ? options_.jobs : base_.train.device == "cuda" ? 1 : std::min(cores, count);
+    run_options_.searching = searching;
+    std::unique_ptr<FolderLock> lock = wait_for_lock(folder_);
+    std::vector<Run> runs =
+        make_runs(variants, base_.train.seed, seeds, folder, std::max<int64_t>(1, cores / run_options_.jobs));
+    check_data_of_runs(runs, files_, options_.allow_changed_data);
+    lock.reset();
+    run_all(runs, run_options_);
+    check_data_of_runs(runs, Json(), options_.allow_changed_data);
+    all_.insert(all_.end(), runs.begin(), runs.end());
+    return runs;
+  }
+  const std::vector<Run>& all() const { return all_; }
+
+  // Scores on the validation rows after a part of the steps, with the first seed; NaN where the run diverged.
+  std::vector<double> valid_scores(std::vector<Variant> variants) {
+    for (Variant& variant : variants) {
+      TrainConfig& train = variant.config.train;
+      train.steps =
+          std::max<int64_t>(1, std::llround(options_.search_part * static_cast<double>(steps_of(train, rows_))));
+    }
+    std::vector<double> scores;
+    for (const Run& one : run(variants, 1, folder_ / "search", /*searching=*/true))
+      scores.push_back(fs::exists(one.diverged()) ? NAN : score_of(read_result(one.folder), "valid"));
+    return scores;
+  }
+
+ private:
+  const RunConfig& base_;
+  const CompareOptions& options_;
+  const fs::path& folder_;
+  int64_t rows_;
+  Json files_;
+  RunOptions run_options_;
+  std::vector<Run> all_;  // that were made so far
+};
+
 }  // namespace
 
 // Characters that a file system may refuse become dashes.
@@ -154,31 +147,32 @@ fs::path run_folder(const fs::path& folder, const std::string& attention, int64_
 }
 
 Json compare(const RunConfig& base, const CompareOptions& options, const fs::path& folder, const std::string& program) {
-  const std::vector<Variant> variants = parse_variants(options.attentions, base);
+  std::vector<Variant> variants = parse_variants(options.attentions, base);
+  const std::vector<double> rates =
+      options.search_rates.empty() ? std::vector<double>() : parse_rates(options.search_rates);
+  Json plan = {{"attentions", options.attentions}, {"seeds", options.seeds}, {"options", record_of(base)}};
+  if (!rates.empty()) plan["search"] = {{"rates", rates}, {"part", options.search_part}};
   make_folder(folder);
   std::unique_ptr<FolderLock> lock = wait_for_lock(folder);
   remove_stray_parts(folder.string());
-  claim_folder(folder, {{"attentions", options.attentions}, {"seeds", options.seeds}, {"options", record_of(base)}});
+  claim_folder(folder, plan);
   const TaskData data = load_task(base.data);  // generated, or found to be missing, once, before any run starts
+  lock.reset();
   for (const std::string& problem : describe_problems(data)) Progress(options.quiet).note("warning: " + problem);
 
-  const auto cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  const auto count = static_cast<int64_t>(variants.size()) * options.seeds;
-  // Runs that share a GPU wait for each other: one at a time, unless --jobs is given.
-  const int64_t jobs = options.jobs > 0 ? options.jobs : base.train.device == "cuda" ? 1 : std::min(cores, count);
-  const std::vector<Run> runs =
-      make_runs(variants, base.train.seed, options.seeds, folder, std::max<int64_t>(1, cores / jobs));
-  check_data_of_runs(runs, describe_files(data.files), options.allow_changed_data);
-  lock.reset();
-  run_all(runs, {jobs, options.minutes, options.quiet, options.allow_changed_data, program});
-  lock = wait_for_lock(folder);
-  check_data_of_runs(runs, Json(), options.allow_changed_data);
-
   Json results = {{"task", base.data.task}, {"seeds", options.seeds}, {"first_seed", base.train.seed}};
-  results.update(summarize(summaries_of(variants, runs), measure_of(data.task),
-                           /*lower_is_better=*/find_task(data.task).is_scored_by_bits()));
+  Comparison comparison(base, options, folder, program, data);
+  if (!rates.empty()) {
+    const std::vector<RateChoice> choices =
+        search_rates(variants, rates, lower_is_better(data.task),
+                     [&](const std::vector<Variant>& tried) { return comparison.valid_scores(tried); });
+    results["search"] = {{"seed", base.train.seed}, {"part", options.search_part}, {"attentions", to_json(choices)}};
+  }
+  const std::vector<Run> runs = comparison.run(variants, options.seeds, folder, /*searching=*/false);
+  lock = wait_for_lock(folder);
+  results.update(summarize(summaries_of(variants, runs), measure_of(data.task), lower_is_better(data.task)));
   results["options"] = record_of(base);
-  results["record"] = record_of_runs(runs);
+  results["record"] = record_of_runs(comparison.all());
   write_json(folder / "results.json", results);
   write_file(folder / "results.md", to_markdown(results));
   write_file(folder / "results.csv", to_csv(results));

@@ -13,13 +13,16 @@ namespace strata {
 struct Variant {
   std::string name;  // as given
   RunConfig config;
+  bool has_rate = false;  // a learning rate of its own
 };
 std::vector<Variant> parse_variants(const std::vector<std::string>& names, const RunConfig& base);
 
 struct CompareOptions {
   std::vector<std::string> attentions = {"flat", "hkt", "hsa"};
   int64_t seeds = 3, jobs = 0;
-  double minutes = 0;  // after which runs are saved and stopped; 0: never
+  std::vector<std::string> search_rates;  // learning rates to choose from (compare/search.h); empty: no search
+  double search_part = 0.5;               // of a run's steps, that a run of the search takes
+  double minutes = 0;                     // after which runs are saved and stopped; 0: never
   bool quiet = false;
   bool allow_changed_data = false;  // go on if the data is not what finished or stopped runs recorded
 };
@@ -43,7 +46,8 @@ struct AttentionSummary {
 };
 // Means, deviations and paired tests, as results.json has them. measure: "test accuracy, %" or "test bits per byte".
 Json summarize(const std::vector<AttentionSummary>& attentions, const std::string& measure, bool lower_is_better);
-// One line per pair: which attention is better, by how much, and the test.
+// One line per pair: which attention is better, by how much, and the test. Of many pairs, those with the first
+// attention, and a line about the others.
 std::vector<std::string> verdicts(const Json& results);
 
 }  // namespace strata

@@ -21,8 +21,9 @@
 
 namespace strata {
 
-std::string measure_of(const std::string& task) {
-  return find_task(task).is_scored_by_bits() ? "test bits per byte" : "test accuracy, %";
+bool lower_is_better(const std::string& task) { return find_task(task).is_scored_by_bits(); }
+std::string measure_of(const std::string& task, const std::string& split) {
+  return (split == "valid" ? "validation" : split) + (lower_is_better(task) ? " bits per byte" : " accuracy, %");
 }
 double score_of(const Json& result, const char* split) {
   const Json& scores = result.at(split);
@@ -133,7 +134,10 @@ class Runner {
   static constexpr int64_t kScale = 100000;  // Clock counts in whole numbers
   static int64_t scaled(double share) { return static_cast<int64_t>(kScale * share); }
 
-  bool is_over() const { return options_.minutes > 0 && clock_.seconds() >= 60 * options_.minutes; }
+  bool is_over() const { return options_.minutes > 0 && seconds() >= 60 * options_.minutes; }
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - options_.started).count();
+  }
   bool is_stopping() const { return interrupted() || is_over(); }
   bool may_start() const { return !waiting_.empty() && failure_.empty() && !is_stopping(); }
 
@@ -150,9 +154,14 @@ class Runner {
     running_.erase(child);
     if (code == 0) {
       const Json result = read_result(run->folder);
-      progress_.note(fmt::format("{}: {} {:.2f}, {} steps in {}", run->label, measure_of(run->config.data.task),
-                                 score_of(result), result.at("steps").get<int64_t>(),
+      const char* const split = options_.searching ? "valid" : "test";
+      progress_.note(fmt::format("{}: {} {:.2f}, {} steps in {}", run->label, measure_of(run->config.data.task, split),
+                                 score_of(result, split), result.at("steps").get<int64_t>(),
                                  duration(result.at("train_seconds"))));
+    } else if (code == static_cast<int>(ExitCode::kDiverged) && options_.searching) {
+      const std::string message = last_line(run->folder.root / "log.txt");
+      write_json(run->diverged(), {{"message", message}});
+      progress_.note(fmt::format("{}: {}", run->label, message));
     } else if (!told_ && failure_.empty()) {
       const fs::path log = run->folder.root / "log.txt";
       failure_ = fmt::format("{} failed: {} (see {})", run->label, last_line(log), log.string());
@@ -172,7 +181,7 @@ class Runner {
 
   void throw_if_unfinished() const {
     if (!failure_.empty()) {
-      const bool ours = failure_code_ > 0 && failure_code_ <= static_cast<int>(ExitCode::kOutput);
+      const bool ours = failure_code_ > 0 && failure_code_ <= static_cast<int>(ExitCode::kDiverged);
       throw Error(ours ? static_cast<ExitCode>(failure_code_) : ExitCode::kFailure, failure_);
     }
     if (interrupted())

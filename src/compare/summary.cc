@@ -39,8 +39,34 @@ Json mean_parts(const std::vector<Json>& seeds) {
 
 // p, and corrected where there are several pairs. Files of earlier versions have no corrected one.
 std::string p_texts(const Json& pair, size_t pairs) {
-  const std::string text = "p = " + p_text(pair.at("p"));
+  const std::string shown = p_text(pair.at("p")), text = (shown.front() == '<' ? "p " : "p = ") + shown;
   return pairs > 1 && pair.contains("p_holm") ? fmt::format("{}, Holm {}", text, p_text(pair["p_holm"])) : text;
+}
+
+// By the corrected p. Files of earlier versions have none.
+bool is_sure(const Json& pair) {
+  return pair.at("p").is_number() && pair.value("p_holm", pair.at("p").get<double>()) < 0.05;
+}
+
+// Which attention of a pair is better, by how much, and the test.
+std::string verdict(const Json& pair, const Json& results) {
+  const auto from = pair.at("from").get<std::string>(), to = pair.at("to").get<std::string>();
+  const double difference = pair.at("difference").is_number() ? pair.at("difference").get<double>() : 0.0;
+  const bool to_wins = results.at("lower_is_better").get<bool>() ? difference < 0 : difference > 0;
+  const std::string gap = difference == 0 ? fmt::format("{} equals {}", to, from)
+                                          : fmt::format("{} beats {} by {:.2f}", to_wins ? to : from,
+                                                        to_wins ? from : to, std::abs(difference));
+  if (!pair.at("p").is_number()) {
+    const bool several = results.at("attentions").at(0).at("scores").size() > 1;
+    return gap + (several ? " (the same in every seed: nothing to test)" : " (too few seeds to test)");
+  }
+  double low = pair.at("low"), high = pair.at("high");
+  if (is_sure(pair) && difference < 0) std::tie(low, high) = std::pair(-high, -low);  // "beats by" is without a sign
+  const std::string facts =
+      fmt::format("{}, 95% interval {:+.2f} .. {:+.2f}", p_texts(pair, results.at("pairs").size()), low, high);
+  return is_sure(pair)
+             ? fmt::format("{} ({})", gap, facts)
+             : fmt::format("no significant difference between {} and {}: {:+.2f} ({})", to, from, difference, facts);
 }
 
 }  // namespace
@@ -82,27 +108,22 @@ Json summarize(const std::vector<AttentionSummary>& attentions, const std::strin
 }
 
 std::vector<std::string> verdicts(const Json& results) {
+  constexpr size_t kMostLines = 10;
   std::vector<std::string> lines;
-  const bool lower = results.at("lower_is_better");
-  for (const Json& pair : results.at("pairs")) {
-    const auto from = pair.at("from").get<std::string>(), to = pair.at("to").get<std::string>();
-    const double difference = pair.at("difference").is_number() ? pair.at("difference").get<double>() : 0.0;
-    const bool to_wins = lower ? difference < 0 : difference > 0;
-    const std::string gap = difference == 0 ? fmt::format("{} equals {}", to, from)
-                                            : fmt::format("{} beats {} by {:.2f}", to_wins ? to : from,
-                                                          to_wins ? from : to, std::abs(difference));
-    if (!pair.at("p").is_number()) {
-      lines.push_back(gap + " (too few seeds to test)");
-      continue;
+  const Json& pairs = results.at("pairs");
+  size_t others = 0, sure = 0;
+  for (const Json& pair : pairs) {
+    if (pairs.size() > kMostLines && pair.at("from") != results.at("attentions").at(0).at("name")) {
+      ++others;
+      sure += is_sure(pair);
+    } else {
+      lines.push_back(verdict(pair, results));
     }
-    const bool sure = pair.value("p_holm", pair.at("p").get<double>()) < 0.05;
-    double low = pair.at("low"), high = pair.at("high");
-    if (sure && difference < 0) std::tie(low, high) = std::pair(-high, -low);  // "beats by" is without a sign
-    const std::string facts =
-        fmt::format("{}, 95% interval {:+.2f} .. {:+.2f}", p_texts(pair, results.at("pairs").size()), low, high);
-    lines.push_back(
-        sure ? fmt::format("{} ({})", gap, facts)
-             : fmt::format("no significant difference between {} and {}: {:+.2f} ({})", to, from, difference, facts));
+  }
+  if (others > 0) {
+    lines.push_back(fmt::format("{} pairs without {}, of which {} {} significantly, are in the table of pairs", others,
+                                results["attentions"][0]["name"].get<std::string>(), sure,
+                                sure == 1 ? "differs" : "differ"));
   }
   return lines;
 }

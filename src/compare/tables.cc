@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "compare/search.h"
+
 namespace strata {
 namespace {
 
@@ -91,7 +93,9 @@ std::string to_text(const Json& results) {
 }
 
 std::string to_markdown(const Json& results) {
-  return markdown(attention_table(results)) + "\n" + markdown(pair_table(results));
+  std::string text = markdown(attention_table(results)) + "\n" + markdown(pair_table(results));
+  for (const std::string& line : search_lines(results)) text += fmt::format("\n- {}", line);
+  return text + (text.back() == '\n' ? "" : "\n");
 }
 
 std::string to_csv(const Json& results) {

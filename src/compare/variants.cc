@@ -15,6 +15,14 @@ void declare(OptionTable& table, CompareOptions& options) {
              .min = 0,
              .max = kMostCount});
   declare_changed_data(table, options.allow_changed_data);
+  table.begin_group("Searching");
+  table.add("search_rates", &options.search_rates,
+            {.help = "Choose the learning rate of each attention from these, by the validation rows; beyond the lowest "
+                     "and the highest while one of these is best",
+             .type = "RATE"});
+  table.add(
+      "search_part", &options.search_part,
+      {.help = "Part of a run's steps that a run of the search takes, with the first seed", .min = 0.01, .max = 1});
 }
 
 namespace {
@@ -61,6 +69,7 @@ std::vector<Variant> parse_variants(const std::vector<std::string>& names, const
         throw usage_error("--attentions {}: expected ATTENTION or ATTENTION:OPTION=VALUE, got \"{}\"", name, word);
       }
       if (part > 0) check_may_differ(*option, name);
+      variant.has_rate |= option->name == "learning_rate";
       table.set(*option, {part == 0 ? word : word.substr(equals + 1)}, "--attentions " + name);
       at = end + 1;
     }

@@ -1,8 +1,19 @@
 #include "train/config.h"
 
+#include <algorithm>
+
 #include "util/common_options.h"
 
 namespace strata {
+
+int64_t steps_per_epoch(const TrainConfig& config, int64_t rows) {
+  const int64_t batches = (rows + config.batch - 1) / config.batch;
+  return (batches + config.accumulate - 1) / config.accumulate;
+}
+int64_t steps_of(const TrainConfig& config, int64_t rows) {
+  const int64_t all = config.epochs * steps_per_epoch(config, rows);
+  return config.steps > 0 ? std::min(all, config.steps) : all;
+}
 
 void declare(OptionTable& table, TrainConfig& c) {
   table.begin_group("Training");

@@ -23,6 +23,10 @@ struct RunConfig {
   TrainConfig train;
 };
 
+// Steps of an epoch over so many rows, and of the whole run.
+int64_t steps_per_epoch(const TrainConfig& config, int64_t rows);
+int64_t steps_of(const TrainConfig& config, int64_t rows);
+
 void declare(OptionTable& table, TrainConfig& config);
 void declare(OptionTable& table, RunConfig& config);
 

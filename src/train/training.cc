@@ -34,10 +34,8 @@ Training::Training(const RunConfig& config, const RunFolder& folder, bool quiet,
   optimizer_ = std::make_unique<AdamW>(*model_, c_.weight_decay);
   train_step_ = std::make_unique<TrainStep>(
       model_, *optimizer_, StepOptions{c_.clip, c_.label_smoothing, c_.precision == "bf16", c_.graphs == "auto"});
-  const int64_t batches = Loader::batches(data_.train, c_.batch);
-  steps_per_epoch_ = (batches + c_.accumulate - 1) / c_.accumulate;
-  steps_ = c_.epochs * steps_per_epoch_;
-  if (c_.steps > 0) steps_ = std::min(steps_, c_.steps);
+  steps_per_epoch_ = steps_per_epoch(c_, data_.train.size());
+  steps_ = steps_of(c_, data_.train.size());
   eval_every_ = c_.eval_every > 0 ? c_.eval_every : steps_per_epoch_;
   for (const std::string& problem : describe_problems(data_)) progress_.note("warning: " + problem);
   if (group != nullptr) join(*group, shard_optimizer);
@@ -126,7 +124,7 @@ void Training::watch_divergence(const std::function<void()>& work) const {
 }
 
 Error Training::diverged() const {
-  return {ExitCode::kFailure,
+  return {ExitCode::kDiverged,
           fmt::format(
               "the loss is not finite at step {}; try a lower --learning-rate or --clip. The last checkpoint is kept",
               step_)};

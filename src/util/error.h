@@ -16,6 +16,7 @@ enum class ExitCode {
   kUsage = 2,          // the command line or a config file is wrong
   kData = 3,           // data could not be downloaded or read
   kOutput = 4,         // an output folder, a checkpoint or standard output cannot be used
+  kDiverged = 5,       // training ended with a loss that is not finite
   kInterrupted = 130,  // Ctrl-C: the state was saved and can be resumed
   kClosedPipe = 141,   // the reader of standard output has ended; there is no message
 };

@@ -41,6 +41,38 @@ def test_compare_stops_when_its_minutes_are_over(home):
     assert "holds another comparison (/options/batch" in strata(*args, "--batch", "33", code=4)
 
 
+def test_compare_searches_learning_rates(home):
+    """Each attention takes the rate that is best on the validation rows after half of the steps; a run that diverges is the worst."""
+    args = ["compare", "--attentions", "flat", "hkt:learning_rate=1e-3", "--seeds", "2", *TINY[:-2], "--epochs", "2", "--folder", "cmp", "--search-rates",
+            "1e-3", "2e-3", "10", "--weight-decay", "10"]
+    assert "after a search: learning rates 0.001, 0.002, 10" in strata(*args, "--dry-run")
+    text = strata(*args)
+    results = json.load(open(home / "cmp/results.json"))
+    assert [one["name"] for one in results["search"]["attentions"]] == ["flat"], "hkt has a rate of its own"
+    found = results["search"]["attentions"][0]
+    tried = {one["learning_rate"]: one["valid"] for one in found["tried"]}
+    assert tried[10.0] is None
+    folders = sorted(path.name for path in (home / "cmp/search").iterdir())
+    assert len(folders) == len(tried) and "flat-learning_rate=0.001-seed1" in folders
+    for rate, valid in tried.items():
+        folder = home / f"cmp/search/flat-learning_rate={rate:g}-seed1"
+        if valid is None:
+            assert "the loss is not finite" in json.load(open(folder / "diverged.json"))["message"]
+            continue
+        run = json.load(open(folder / "result.json"))
+        assert run["steps"] == 16 and valid == pytest.approx(100 * run["valid"]["accuracy"])
+    began = min(json.load(open(run / "run.json"))["started"] for run in (home / "cmp/search").iterdir())
+    assert results["record"]["started"] == began, "the search is a part of the comparison"
+    best = max(valid for valid in tried.values() if valid is not None)
+    assert found["learning_rate"] == min(rate for rate, valid in tried.items() if valid == best)
+    options = [json.load(open(home / f"cmp/{name}-seed2/run.json"))["options"] for name in ("flat", "hkt-learning_rate=1e-3")]
+    assert [one["learning_rate"] for one in options] == [found["learning_rate"], 1e-3] and options[0]["steps"] == 0
+    assert f"learning rate of flat: {found['learning_rate']:g}" in text and "learning rate of flat" in (home / "cmp/results.md").read_text()
+    assert json.loads(strata(*args, "--json")) == results, "nothing is run again"
+    assert "/search" in strata(*args[:-5], "1e-3", "2e-3", *args[-2:], code=4)
+    assert "expected at least two" in strata("compare", "--search-rates", "1e-3", code=2)
+
+
 def test_compare_says_which_run_failed(home):
     message = strata("compare", *TINY[:-2], "--attentions", "flat", "hkt:heads=3", "--seeds", "1", "--folder", "cmp", code=2)
     assert "hkt:heads=3, seed 1 failed" in message and "multiple of heads" in message

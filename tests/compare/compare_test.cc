@@ -115,6 +115,23 @@ TEST(Compare, ManyPairsAreCorrected) {
   EXPECT_NE(to_markdown(earlier).find("| - |"), std::string::npos);
 }
 
+// Of 66 pairs only those with the first attention have a line.
+TEST(Compare, VerdictsOfManyPairs) {
+  std::vector<AttentionSummary> attentions;
+  for (double n = 0; n < 12; ++n)
+    attentions.push_back({fmt::format("a{}", n), {n + 0.01 * n * n, n + 0.1, n - 0.1}, 1, 1, 1});
+  attentions[11].scores = {500.0, 500.2, 500.4};
+  const Json results = summarize(attentions, "m", false);
+  int64_t sure = 0;
+  for (const Json& pair : results["pairs"]) sure += pair["from"] != "a0" && pair["p_holm"].get<double>() < 0.05;
+  const auto lines = verdicts(results);
+  ASSERT_EQ(lines.size(), 12U);
+  for (size_t n = 0; n < 11; ++n) EXPECT_NE(lines[n].find("a0"), std::string::npos) << lines[n];
+  EXPECT_GT(sure, 9);
+  EXPECT_EQ(lines[11],
+            fmt::format("55 pairs without a0, of which {} differ significantly, are in the table of pairs", sure));
+}
+
 TEST(Compare, VerdictsOfDoubtAndOfSingleSeeds) {
   const Json unsure = summarize({{"a", kScipy[2].a, 1, 1, 1}, {"b", kScipy[2].b, 1, 1, 1}}, "m", false);
   EXPECT_NE(verdicts(unsure).at(0).find("no significant difference between b and a: +0.03 (p = 0.7608"),
@@ -124,8 +141,12 @@ TEST(Compare, VerdictsOfDoubtAndOfSingleSeeds) {
   EXPECT_EQ(verdicts(single).at(0), "b beats a by 0.50 (too few seeds to test)");
   const Json lost = summarize({{"b", kScipy[0].b, 1, 1, 1}, {"a", kScipy[0].a, 1, 1, 1}}, "m", false);
   EXPECT_EQ(verdicts(lost).at(0), "b beats a by 9.30 (p = 0.0133, 95% interval +4.64 .. +13.96)") << "first or second";
+  const Json clear = summarize({{"a", {1, 2, 3, 4}, 1, 1, 1}, {"b", {11, 12.01, 13, 14}, 1, 1, 1}}, "m", false);
+  EXPECT_EQ(verdicts(clear).at(0).rfind("b beats a by 10.00 (p < 0.0001, ", 0), 0U) << verdicts(clear).at(0);
   const Json equal = summarize({{"a", {2.0}, 1, 1, 1}, {"b", {2.0}, 1, 1, 1}}, "m", false);
   EXPECT_EQ(verdicts(equal).at(0), "b equals a (too few seeds to test)");
+  const Json same = summarize({{"a", {2.0, 3.0}, 1, 1, 1}, {"b", {2.0, 3.0}, 1, 1, 1}}, "m", false);
+  EXPECT_EQ(verdicts(same).at(0), "b equals a (the same in every seed: nothing to test)");
   EXPECT_TRUE(single["attentions"][0]["standard_deviation"].is_null());
 }
 
