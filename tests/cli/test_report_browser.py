@@ -131,7 +131,7 @@ def test_every_number_is_in_the_json(browser, folders, name):
 
 def test_verdicts_are_in_the_json(browser, folders):
     data = page(open_page(browser, folders / PAGES["compare"]))
-    text = browser.find_element(By.CSS_SELECTOR, "#summary p").text
+    text = browser.find_element(By.CSS_SELECTOR, "#summary .verdicts").text
     pairs = list(numbers_of(data["results"]["pairs"]))
     for number in re.findall(r"(?<![\w.])[+-]?\d+\.\d+", text.replace("95%", "")):
         assert any(is_rounding_of(number, sign * value) for value in pairs for sign in (1, -1)), number
@@ -185,6 +185,34 @@ def test_comparisons_show_the_validation_scores(browser, folders):
     column = [head.split()[0] for head in heads].index("validation")
     for row, attention in zip(rows, data["results"]["attentions"], strict=True):
         assert is_rounding_of(row[column], attention["valid_mean"])
+
+
+def test_many_attentions_are_shown_a_few_at_a_time(browser, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ["flat", "flat:window=4", "flat:window=5", "flat:window=6", "hkt", "hkt:levels=2", "strata"]
+    strata("compare", "--task", "recall", "--length", "40", "--pairs", "2", "--questions", "2", "--train-rows", "320", "--valid-rows", "16", "--test-rows",
+           "64", "--layers", "1", "--model-size", "16", "--heads", "2", "--positions", "rotary", "--steps", "20", "--batch", "16", "--learning-rate", "1e-2",
+           "--seeds", "2", "--attentions", *names, "--folder", "many", "--quiet")
+    data = page(open_page(browser, tmp_path / "many/report.html"))
+    texts = lambda selector: [one.text for one in browser.find_elements(By.CSS_SELECTOR, selector)]
+    assert len(texts("#summary .verdicts li")) == 7, "six pairs with the first attention, and how many there are without it"
+    pairs = lambda: [cells[0].text for cells in (row.find_elements(By.TAG_NAME, "td") for row in browser.find_elements(By.CSS_SELECTOR, "#significance tbody tr"))]
+    assert pairs() == [f"{name} − flat" for name in names[1:]]
+    browser.find_element(By.CSS_SELECTOR, "#significance summary").click()
+    browser.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0], 50))")
+    assert len(pairs()) == 21 and "strata − hkt" in pairs()
+    # The curves of the first attention and of a chosen one.
+    assert set(texts("#curves figure:first-child .legend li")) == {f"{name}-seed{seed}" for name in ("flat", "flat-window=4") for seed in (1, 2)}
+    browser.find_element(By.CSS_SELECTOR, "#curves option:last-child").click()
+    assert set(texts("#curves figure:first-child .legend li")) == {f"{name}-seed{seed}" for name in ("flat", "strata") for seed in (1, 2)}
+    # Recall by distance, means over seeds.
+    assert texts("#parts thead th")[1:] == ["4-7", "8-15", "16-31", "32-39"]
+    first = browser.find_elements(By.CSS_SELECTOR, "#parts tbody tr")[0].find_elements(By.TAG_NAME, "td")
+    parts = data["results"]["attentions"][0]["parts"]
+    assert any(part["accuracy"] > 0 for part in parts)
+    assert all(is_rounding_of(cell.text, 100 * part["accuracy"]) for cell, part in zip(first[1:], parts, strict=True))
+    quiet(browser)
+    picture(browser, "compare-many")
 
 
 def test_colours(browser, folders):

@@ -31,11 +31,7 @@ function figure(parent, { title, note, make, square = false, numbers = null }) {
   };
   state.draw();
   charts.push(state);
-  if (numbers) {
-    const details = el("details", { ontoggle: () => { if (details.childElementCount === 1) details.append(numbers()); } },
-      el("summary", {}, "Numbers"));
-    frame.append(details);
-  }
+  if (numbers) frame.append(folded("Numbers", numbers));
   return state;
 }
 
@@ -64,8 +60,8 @@ function drawLegend(state) {
   if (!state.legend.isConnected) state.canvas.parentElement.after(state.legend);
 }
 
-// series: {label, points: [{x, path}], colour, dash, scatter}, where path is the path of y in the data.
-function lineChart(parent, { title, note, x, y, series, log = false, scale = 1, xStep, style = {} }) {
+// series: {label, points: [{x, path}], colour, dash, scatter}, where path is the path of y in the data. names: of x = 0, 1, ..
+function lineChart(parent, { title, note, x, y, series, log = false, scale = 1, xStep, names = null, style = {} }) {
   const value = point => { const v = at(point.path); return typeof v === "number" ? v * scale : null; };
   return figure(parent, {
     title, note,
@@ -78,11 +74,11 @@ function lineChart(parent, { title, note, x, y, series, log = false, scale = 1, 
         showLine: !one.scatter })) },
       options: {
         interaction: { mode: "nearest", intersect: false },
-        scales: { x: axis(x, { type: "linear", ticks: { color: colour("--soft"), stepSize: xStep } }), y: axis(y, { type: log ? "logarithmic" : "linear", ...(style.exponent && { ticks: { color: colour("--soft"), maxTicksLimit: 8, callback: tick => format(tick, style) } }) }) },
-        plugins: { tooltip: { callbacks: { title: items => `${x} ${items[0].parsed.x}`, label: item => `${item.dataset.label}: ${format(item.parsed.y, style)}` } } } },
+        scales: { x: axis(x, { type: "linear", ticks: { color: colour("--soft"), stepSize: names ? 1 : xStep, ...(names && { callback: place => names[place] ?? "" }) } }), y: axis(y, { type: log ? "logarithmic" : "linear", ...(style.exponent && { ticks: { color: colour("--soft"), maxTicksLimit: 8, callback: tick => format(tick, style) } }) }) },
+        plugins: { tooltip: { callbacks: { title: items => `${x} ${names?.[items[0].parsed.x] ?? items[0].parsed.x}`, label: item => `${item.dataset.label}: ${format(item.parsed.y, style)}` } } } },
     }),
     numbers: () => table(title, [{ title: "series" }, { title: x }, { title: y }],
-      series.flatMap(one => one.points.map(point => [label(one.label), label(point.x), { path: point.path, style: { digits: 5, scale, ...style } }]))),
+      series.flatMap(one => one.points.map(point => [label(one.label), label(names?.[point.x] ?? point.x), { path: point.path, style: { digits: 5, scale, ...style } }]))),
   });
 }
 
@@ -94,7 +90,7 @@ function barChart(parent, { title, note, labels, y, series, stacked = false, sca
       type: "bar",
       data: { labels, datasets: series.map((one, index) => ({ label: one.label, data: one.paths.map(path => { const v = at(path); return typeof v === "number" ? v * scale : null; }),
         backgroundColor: seriesColour(index), borderColor: seriesColour(index) })) },
-      options: { scales: { x: axis("", { stacked }), y: axis(y, { stacked, max }) },
+      options: { scales: { x: axis("", { stacked, ticks: { color: colour("--soft"), autoSkip: labels.length > 30 } }), y: axis(y, { stacked, max }) },
         plugins: { tooltip: { callbacks: { label: item => `${item.dataset.label}: ${format(item.raw)}` } } } },
     }),
     numbers: () => table(title, [{ title: "" }, ...series.map(one => ({ title: one.label }))],

@@ -105,6 +105,12 @@ function section(id, title, text, build) {
   }
 }
 
+// What is made when it is opened.
+function folded(title, make) {
+  const details = el("details", { ontoggle: () => { if (details.childElementCount === 1) details.append(make()); } }, el("summary", {}, title));
+  return details;
+}
+
 // A labelled choice; calls `changed` with the index of what is chosen.
 function choice(label, names, changed) {
   const select = el("select", { onchange: () => changed(select.selectedIndex) }, names.map(name => el("option", {}, name)));

@@ -6,24 +6,36 @@ function course(base, kind, key) {
   return list(base).flatMap((line, i) => (line.kind === kind ? [{ x: line.step, path: [...base, i, key] }] : []));
 }
 
-// runs: {label, base, colour, dash}
+const kFewRuns = 12;  // that a chart can show together
+
+// runs: {label, group, base, colour, dash}. Of many runs those of the first group and of one other are drawn.
 function showCurves(runs) {
-  const curve = (kind, key) => runs.map(run => ({ label: run.label, colour: run.colour, dash: run.dash, points: course(run.base, kind, key) })).filter(one => one.points.length > 0);
   section("curves", "The course of training", "", part => {
-    const grid = el("div", { class: "charts" });
-    part.append(grid);
-    const draw = (title, kind, key, y, scale) => {
-      const series = curve(kind, key);
-      if (series.length > 0) lineChart(grid, { title, x: "step", y, series, scale });
-    };
-    draw("Validation accuracy", "valid", "accuracy", "%", 100);
-    draw("Validation loss", "valid", "loss", "nats");
-    draw("Training loss", "train", "loss", "nats");
-    draw("Training accuracy", "train", "accuracy", "%", 100);
-    draw("Tokens per second", "train", "tokens_per_second", "tokens/s");
-    if (runs.length === 1) draw("Learning rate", "train", "learning_rate", "rate");
-    if (grid.childElementCount === 0) part.append(problem("No metrics were found."));
+    const groups = [...new Set(runs.map(run => run.group))];
+    if (runs.length <= kFewRuns || groups.length <= 2) return drawCurves(part, runs);
+    const [first, ...others] = groups;
+    const renew = renewable(part, (area, group) => drawCurves(area, runs.filter(run => run.group === first || run.group === group)
+      .map(run => ({ ...run, colour: run.group === first ? 0 : 1 }))));
+    part.querySelector("h2").after(el("div", { class: "controls" }, choice(`Beside ${first}`, others, i => renew(others[i]))));
+    renew(others[0]);
   });
+}
+
+function drawCurves(part, runs) {
+  const curve = (kind, key) => runs.map(run => ({ label: run.label, colour: run.colour, dash: run.dash, points: course(run.base, kind, key) })).filter(one => one.points.length > 0);
+  const grid = el("div", { class: "charts" });
+  part.append(grid);
+  const draw = (title, kind, key, y, scale) => {
+    const series = curve(kind, key);
+    if (series.length > 0) lineChart(grid, { title, x: "step", y, series, scale });
+  };
+  draw("Validation accuracy", "valid", "accuracy", "%", 100);
+  draw("Validation loss", "valid", "loss", "nats");
+  draw("Training loss", "train", "loss", "nats");
+  draw("Training accuracy", "train", "accuracy", "%", 100);
+  draw("Tokens per second", "train", "tokens_per_second", "tokens/s");
+  if (runs.length === 1) draw("Learning rate", "train", "learning_rate", "rate");
+  if (grid.childElementCount === 0) part.append(problem("No metrics were found."));
 }
 
 // Level weights and Mardia's statistics of one run, over the course of training.
