@@ -76,9 +76,9 @@ def blocks():
     return "\n".join(re.findall(r"^ *```\n(.*?)^ *```$", (ROOT / "docs/PERFORMANCE.md").read_text(), re.M | re.S))
 
 
-def printed(*names):
-    """Figures by their names, as `strata bench` printed them."""
-    return [float(re.findall(rf"^ *{name} +([\d.]+)", blocks(), re.M)[0]) for name in names]
+def on_cpu(*names):
+    """Figures of docs/results/bench-cpu.json."""
+    return [raw("bench-cpu")[name] for name in names]
 
 
 def check_sentences(script, pages):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/PERFORMANCE.md that come from raw figures: docs/results/bench-h200.json, written by `strata bench
---json`, and docs/results/bench-arguments-cpu.json, by `strata bench arguments --json`. Checks the sentences of
+"""Writes the tables of docs/PERFORMANCE.md that come from raw figures: docs/results/bench-h200.json and bench-cpu.json, written by
+`strata bench --json`, bench-arguments-cpu.json, by `strata bench arguments --json`, and sdpa-cpu.json, by bench/sdpa_bench.py. Checks the sentences of
 tools/performance_sentences.py.
 
 performance_page.py          writes them again
@@ -10,9 +10,10 @@ performance_page.py --check  says whether they are up to date; exit code 1 if no
 import functools
 import operator
 import re
+import textwrap
 
 import performance_sentences
-from page_tables import check_sentences, raw, update
+from page_tables import check_sentences, machine, raw, update
 
 
 def misses(value, bar):
@@ -28,7 +29,10 @@ class Figures:
 
     def cell(self, name, digits=2):
         text = f"{self.raw[name]:.{digits}f}"
-        return f"**{text}**" if name in self.bars and misses(self.raw[name], self.bars[name]) else text
+        if name not in self.bars or not misses(self.raw[name], self.bars[name]):
+            return text
+        hidden = float(text) == float(self.bars[name].split()[1])  # a miss that rounding hides
+        return f"**{self.raw[name]:.{digits + 1}f}**" if hidden else f"**{text}**"
 
     def bar(self, names):
         """The bars of several figures, each once."""
@@ -48,15 +52,54 @@ def shapes_table(figures):
     return lines
 
 
-def other_table(figures):
-    """All other figures, with the floor of their kernels."""
+def list_of(figures, names):
+    """Figures with the floor of their kernels."""
     lines = ["| figure | value | bar | ms | floor, ms | share |", "|---|---|---|---|---|---|"]
-    for name, value in figures.raw.items():
-        if not isinstance(value, float) or name.startswith("arguments_") or re.search(r"_d(64|128)_t\d+k(_causal)?$", name) and "_l3_over_" in name:
-            continue
+    for name in names:
         kernel = figures.kernels.get(name)
         floor = f"{kernel['milliseconds']:.3f} | {kernel['floor_milliseconds']:.3f} | {kernel['share']:.0%}" if kernel else "| |"
         lines.append(f"| `{name}` | {figures.cell(name)} | {figures.bars.get(name, '')} | {floor} |")
+    return lines
+
+
+def other_table(figures):
+    """What shapes_table and arguments_table have not."""
+    numbers = [name for name, value in figures.raw.items() if isinstance(value, float)]
+    shapes = [name for name in numbers if re.search(r"_d(64|128)_t\d+k(_causal)?$", name) and "_l3_over_" in name]
+    return list_of(figures, [name for name in numbers if not name.startswith("arguments_") and name not in shapes])
+
+
+def cpu_table(pattern):
+    """The figures of the CPU whose names begin so."""
+    figures = Figures(raw("bench-cpu"))
+    names = [name for name, value in figures.raw.items() if isinstance(value, (float, int)) and re.match(pattern, name)]
+    if not names:
+        raise SystemExit(f"docs/results/bench-cpu.json: expected figures with names like {pattern}, found none; run all benchmarks of the page")
+    return [*machine("bench-cpu"), *list_of(figures, names)]
+
+
+def sdpa_table(dtype):
+    """Our flat attention beside PyTorch's: a row for each shape."""
+    found = raw("sdpa-cpu")
+    lines = ["", *textwrap.wrap(f"{found['cpu']}, {found['threads']} threads, PyTorch {found['torch'].split('+')[0]}, 1 x {found['heads']} heads x T x "
+                                f"{found['head_size']}, medians of {found['rounds']}, {found['date']}; raw figures in [sdpa-cpu.json](results/sdpa-cpu.json):",
+                                100, break_long_words=False, break_on_hyphens=False), "",
+             "| T | causal | forward, ms: PyTorch | ours | ratio | with backward, ms: PyTorch | ours | ratio |", "|---|---|---|---|---|---|---|---|"]
+    for row in found[dtype]:
+        times = [f"{value:.2f}" for name, value in row.items() if name not in ("tokens", "causal")]
+        lines.append(f"| {row['tokens']:,} | {'yes' if row['causal'] else 'no'} | " + " | ".join(times) + " |")
+    return lines
+
+
+def nearby_table():
+    """Strata attention beside its bars: a row for each shape."""
+    figures, kinds = Figures(raw("bench-cpu")), ["tree_fwd_levels_over_l1", "tree_fwdbwd_levels_over_l1", "hkt_over_tree_fwd",
+                                                 "stream_near2_fwd_levels_over_l1", "stream_near2_fwdbwd_levels_over_l1", "hkt_over_stream_near2_fwd"]
+    lines = ["| shape | " + " | ".join(f"`{kind}`" for kind in kinds) + " |", "|---|" + "---|" * len(kinds)]
+    for shape in (name[len("strata_cpu_hkt_over_tree_fwd_"):] for name in figures.raw if name.startswith("strata_cpu_hkt_over_tree_fwd_")):
+        if shape != "t16384":
+            names = [f"strata_cpu_{kind}_{shape}" for kind in kinds]
+            lines.append(f"| {shape} | " + " | ".join(figures.cell(name) if name in figures.raw else "" for name in names) + " |")
     return lines
 
 
@@ -87,10 +130,23 @@ def arguments_table(figures):
 
 TABLES = {"arguments": arguments_table, "shapes": shapes_table, "shares": shares_table, "others": other_table}
 
+CPU = {
+    "cpu hkt": r"hkt_cpu_(?!bf16)",
+    "cpu hkt in bfloat16": "hkt_cpu_bf16_",
+    "cpu hsa in bfloat16": "hsa_cpu_bf16_",
+    "cpu hsa": r"hsa_cpu_(?!bf16)|hsa_torch_|hsa_stream_",
+    "cpu strata": "strata_cpu_.*_t16384|strata_stream_",
+    "cpu inject": "inject_cpu_(flat|layer|model)_|hub_",
+    "cpu train": "train_cpu_",
+}
+
 
 def main():
     figures = Figures(raw("bench-h200"))
     tables = {name: functools.partial(table, figures) for name, table in TABLES.items()}
+    tables |= {name: functools.partial(cpu_table, pattern) for name, pattern in CPU.items()}
+    tables |= {f"sdpa {dtype}": functools.partial(sdpa_table, dtype) for dtype in ("float32", "bfloat16")}
+    tables |= {"cpu strata, other shapes": functools.partial(nearby_table)}
     update("tools/performance_page.py", {"docs/PERFORMANCE.md": tables})
     check_sentences("tools/performance_sentences.py", performance_sentences.PAGES)
 

@@ -4,7 +4,7 @@ tables (page_tables.py says how they are written).
 
 import re
 
-from page_tables import ROOT, blocks, printed, range_of, raw, shown
+from page_tables import ROOT, blocks, on_cpu, range_of, raw, shown
 
 H200 = raw("bench-h200")
 
@@ -47,7 +47,7 @@ def saved(*names):
 
 def share_of_layer():
     """The share s of a layer's time that attention takes: the layer gains s (1 - 1 / gain of the operator)."""
-    layer, operator = printed("inject_cpu_layer_flat_over_hsa_t512", "inject_cpu_flat_over_hsa_t512")
+    layer, operator = on_cpu("inject_cpu_layer_flat_over_hsa_t512", "inject_cpu_flat_over_hsa_t512")
     return (1 - 1 / layer) / (1 - 1 / operator)
 
 
@@ -61,17 +61,23 @@ def rates(work):
 
 def on_the_cpu():
     amx = row(blocks()[blocks().index("512   False      1.43"):], "2048   False")
-    near = printed("strata_cpu_stream_near2_over_near1_fwd_t16384", "strata_cpu_stream_near2_over_near1_fwdbwd_t16384")
+    levels = [value for name, value in raw("bench-cpu").items() if re.match(r"strata_cpu_tree_fwd_levels_over_l1_(?!l[258]$)", name)]
+    hkt = [value for name, value in raw("bench-cpu").items() if re.match(r"strata_cpu_hkt_over_tree_fwd_(?!t16384)", name)]
+    near = on_cpu("strata_cpu_stream_near2_over_near1_fwd_t16384", "strata_cpu_stream_near2_over_near1_fwdbwd_t16384")
     return [
+        ("The kernel reaches {} of the rate of OpenBLAS's sgemm", shown(on_cpu("hkt_cpu_l1_fwd_fraction_of_sgemm_t2048"), 2)),
+        ("The bar of 1.20 is missed by {} in this run", shown([on_cpu("hkt_cpu_fwd_l3_over_l1_t2048")[0] - 1.2], 3)),
         ("Forward {} misses the bar of 1.5, and {} with the backward reaches it", shown([amx[2], amx[5]], 2)),
         ("huge pages gain a factor of {} to {} from 16,384 tokens on", range_of(gains_by_pages(0, 1), 1)),
         ("would gain another {} to {} percent", range_of([100 - 100 / gain for gain in gains_by_pages(1, 2)], 0)),
-        ("the decoding ratio is {}.", shown(printed("hsa_stream_decode_us_ratio_before_t1m_over_t1k"), 2)),
-        ("at its worst, with {} entries", shown(printed("hsa_stream_cache_entries_t1m"), 0)),
-        ("three levels cost {} instead of 3 times the forward pass", shown(printed("strata_cpu_tree_fwd_l3_over_l1_t16384"), 2)),
+        ("the decoding ratio is {}.", shown(on_cpu("hsa_stream_decode_us_ratio_before_t1m_over_t1k"), 2)),
+        ("at its worst, with {} entries", shown(on_cpu("hsa_stream_cache_entries_t1m"), 0)),
+        ("three levels cost {} instead of 3 times the forward pass", shown(on_cpu("strata_cpu_tree_fwd_l3_over_l1_t16384"), 2)),
+        ("Three levels cost between {} and {} times one level forward in the tree form", range_of(levels, 2)),
+        ("HKT on the same tokens is at least {} times slower", shown([min(hkt)], 1)),
         ("and costs {} times the time: fewer of the products", shown(near[:1], 1)),
         ("flat attention is {}% of a layer's time", shown([100 * share_of_layer()], 0)),
-        ("A step of HKT with three levels costs {} of flat attention's", shown(printed("train_cpu_step_hkt_over_flat"), 2)),
+        ("A step of HKT with three levels costs {} of flat attention's", shown(on_cpu("train_cpu_step_hkt_over_flat"), 2)),
     ]
 
 

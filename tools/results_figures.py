@@ -24,7 +24,7 @@ def pair(results, one, other):
 
 
 def p_value(p):
-    return f"{p:.{2 if p >= 0.1 else 3 if p >= 0.01 else 4 if p >= 0.0001 else 5}f}"
+    return "< 0.00001" if p < 0.00001 else f"{p:.{2 if p >= 0.1 else 3 if p >= 0.01 else 4 if p >= 0.0001 else 5}f}"
 
 
 def bold(text, yes=True):

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Writes the tables of docs/RESULTS.md, docs/INJECT.md and README.md that come from the raw results of `strata compare`,
-`strata train` and `strata inject` in docs/results, and checks the sentences of tools/results_sentences.py.
+`strata train` and `strata inject` in docs/results, and checks the sentences of
+controls_sentences.py, results_sentences.py and results_settings.py.
 
 results_page.py          writes the tables again
 results_page.py --check  says whether they are up to date; exit code 1 if not
 """
 
 import functools
-import math
 
+import controls_sentences
 import results_sentences
+import results_settings
 from page_tables import check_sentences, machine, raw, table, update
+from results_controls import caches_table, controls_table, language_table, recall_table
 from results_figures import LRA, PAPER, TASKS, bold, find, mean, over, over_with_p, p_value, pair, percent, ratio
 
 HKT, DENSE, BALANCED = "HKT, L = 3", "HKT, L = 3, dense filters", "HSA, balanced tree"
@@ -120,41 +123,6 @@ def positions_table():
     return table(["HSA, short ListOps expressions", "test accuracy, %"], zip(labels, map(mean, attentions), strict=True))
 
 
-def controls_table():
-    """Every attention over flat attention and over HKT: p, and p after Holm's correction for all pairs of the comparison."""
-    results = raw("controls-demo")
-    tests = {frozenset((p["from"], p["to"])): p for p in results["pairs"]}
-    labels = ["flat", "flat, a filter in front", "flat, rotary positions", "HKT, level 1 alone", "HKT, level 2 alone",
-              "HKT, uniform weights", "HKT", "HKT, a filter in front", "HSA, balanced tree of 4", "the same, a filter in front",
-              "Strata, balanced tree of 4", "the same, a filter in front"]
-    rows = []
-    for label, attention in zip(labels, results["attentions"], strict=True):
-        cells = []
-        for other in ("flat", "hkt"):
-            test = tests.get(frozenset((other, attention["name"])))
-            sign = 1 if test is None or test["from"] == other else -1
-            cells += [f"{sign * test['difference']:+.2f}", p_value(test["p"]), p_value(test["p_holm"])] if test else ["", "", ""]
-        rows.append([label, mean(attention), *cells])
-    return table(["short ListOps expressions", "test accuracy, %", "over flat", "p", "Holm", "over HKT", "p", "Holm"], rows)
-
-
-def language_table():
-    """Every attention over flat attention; bits at the first and the last places of the context."""
-    results = raw("lm-novels-cpu")
-    labels = ["flat", "flat, a window of 60", "HKT, L = 3", "streaming HSA", "Strata, near 2", "Strata, near 2, dense filters"]
-    tests = {p["to"]: p for p in results["pairs"] if p["from"] == "flat"}
-    rows = []
-    for label, a in zip(labels, results["attentions"], strict=True):
-        test = tests.get(a["name"])
-        bits = {part["name"]: part["loss"] / math.log(2) for part in a["parts"]}
-        compared = [f"{test['difference']:+.3f}", p_value(test["p"]), p_value(test["p_holm"])] if test else ["", "", ""]
-        rows.append([label, f"{a['mean']:.3f} ± {a['standard_deviation']:.3f}", *compared,
-                     *(f"{bits[place]:.2f}" for place in ("16-31", "64-127", "256-511")),
-                     f"{a['parameters']:,.0f}", ratio(a["score_ratio"]), ratio(a["time_ratio"])])
-    return table(["bits per byte, test", "mean", "over flat", "p", "Holm", "after 16-31 bytes", "64-127", "256-511", "parameters", "scores",
-                  "step"], rows)
-
-
 def search_table():
     results, rows = raw("search-cifar10"), []
     for label, name in (("flat", "flat"), ("HKT", "hkt"), ("HKT, dense", "hkt:filters=dense"),
@@ -245,9 +213,13 @@ PAGES = {
         "ablations of HKT": functools.partial(ablation_table, "HKT"),
         "ablations of HSA": functools.partial(ablation_table, "HSA"),
         "positions": positions_table,
-        "controls": controls_table,
+        "controls": functools.partial(controls_table, "controls-demo", "short ListOps expressions"),
+        "controls on the brackets": functools.partial(controls_table, "controls-demo", "given the brackets", on_its_tree=True),
         "search": search_table,
-        "language models": language_table,
+        "controls of language models": functools.partial(language_table, "lm-controls-cpu", ("16-31", "64-127", "128-255")),
+        "caches": caches_table,
+        "recall": recall_table,
+        "language models": functools.partial(language_table, "lm-novels-cpu", ("16-31", "64-127", "256-511")),
     },
     "docs/INJECT.md": {"auto": auto_table, "curves": curves_block, "times": times_table},
     "README.md": {"accuracy": readme_table},
@@ -256,4 +228,5 @@ PAGES = {
 
 if __name__ == "__main__":
     update("tools/results_page.py", PAGES)
-    check_sentences("tools/results_sentences.py", results_sentences.PAGES)
+    for sentences in (controls_sentences, results_sentences, results_settings):
+        check_sentences(f"tools/{sentences.__name__}.py", sentences.PAGES)

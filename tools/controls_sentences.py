@@ -1,0 +1,134 @@
+"""The sentences of docs/RESULTS.md on controls, language models, their caches and recall that repeat figures of docs/results
+(page_tables.py says how they are written).
+"""
+
+import math
+
+from page_tables import range_of, raw, shown
+from results_figures import find, p_value, pair
+
+FILTER, BALANCED = ":input_filter=true", ":tree=balanced:branching=4"
+
+
+def test_of(results, one, other):
+    """Its difference is other - one, whichever of them the comparison names first."""
+    tests = {(p["from"], p["to"]): p for p in results["pairs"]}
+    found = tests.get((one, other)) or tests[other, one]
+    return found if found["from"] == one else {**found, "difference": -found["difference"]}
+
+
+def difference(results, one, other, *keys):
+    """other - one, and these p-values."""
+    test = test_of(results, one, other)
+    return [f"{test['difference']:.2f}", *(p_value(test[key]) for key in keys)]
+
+
+def controls():
+    results = raw("controls-demo")
+
+    def over(one, other, *keys):
+        return difference(results, one, other, *keys)
+
+    levels = [test_of(results, f"hkt:level_weights=level-{level}", "hkt") for level in (1, 2)]
+    products = find(results, f"hsa{BALANCED}")["score_ratio"]
+    edges = sum(attention["at_edge"] for attention in results["search"]["attentions"])
+    rates = [one["learning_rate"] for one in results["search"]["attentions"][0]["tried"]]
+    return [
+        ("beyond an edge where that was best: {} rate that was chosen is at an edge", ["no" if edges == 0 else edges]),
+        ("was searched over {} to {} by the validation rows", [f"{rate:.0e}".replace("e-0", "e-") for rate in (rates[0], rates[-1])]),
+        ("in front of flat attention is worth {} points, HKT {}.", over("flat", f"flat{FILTER}") + over("flat", "hkt")),
+        ("With the filter in front of both, HKT is {} points ahead (p = {})", over(f"flat{FILTER}", f"hkt{FILTER}", "p")),
+        ("does no better than the filter ({} points, p = {})", over(f"flat{FILTER}", "hkt:level_weights=level-1", "p")),
+        ("mix beats level 1 alone by {} and level 2 alone by {} (p = {}, {})",
+         [*(f"{test['difference']:.2f}" for test in levels), *(p_value(test["p"]) for test in levels)]),
+        ("uniform ones are {} points higher (p = {})", over("hkt", "hkt:level_weights=uniform", "p")),
+        ("dense filters are {} points above as many parameters (Holm {})", over("flat:ffn=7", "hkt:filters=dense", "p_holm")),
+        ("projections per level {} (Holm {})", over("flat:ffn=6", "hkt:projections=per-level", "p_holm")),
+        ("Strata attention without a tree {} above the window (Holm {})", over("flat:window=17", "strata:tree=none:branching=4", "p_holm")),
+        ("**Rotary positions** add {} to flat attention (p = {})", over("flat", "flat:positions=rotary", "p")),
+        ("HSA is as good as flat attention with {} of its products", ["a fifth" if 0.19 < products < 0.22 else products]),
+        ("Strata attention is {} above it (Holm {})", over(f"hsa{BALANCED}", f"strata{BALANCED}", "p_holm")),
+        ("of both the levels are worth {} (p = {}, Holm {})",
+         over(f"strata:levels=1{FILTER}{BALANCED}", f"strata{BALANCED}{FILTER}", "p", "p_holm")),
+        ("between HSA and Strata attention ({}, p = {})", over("hsa", "strata", "p")),
+        ("is for all {} pairs", [len(results["pairs"])]),
+        ("HKT over flat attention is (Holm {}); HKT over flat attention with a filter is not ({}; with a filter in front of both {})",
+         [over("flat", "hkt", "p_holm")[1], over(f"flat{FILTER}", "hkt", "p_holm")[1], over(f"flat{FILTER}", f"hkt{FILTER}", "p_holm")[1]]),
+    ]
+
+
+def gained(attention):
+    """Bits per byte that places after 256 to 511 bytes have less than those after 64 to 127."""
+    loss = {part["name"]: part["loss"] for part in attention["parts"]}
+    return (loss["64-127"] - loss["256-511"]) / math.log(2)
+
+
+def language_models():
+    language = raw("lm-novels-cpu")
+    return [
+        ("a cache of logarithmic size: {} bits lower, and {} with dense filters",
+         shown([-pair(language, "flat", name)["difference"] for name in ("strata", "strata:filters=dense")], 3)),
+        ("correction for the 15 pairs ({}, {})",
+         [p_value(pair(language, "flat", name)["p_holm"]) for name in ("strata", "strata:filters=dense")]),
+        ("does as well**: {} and {} bits", shown([find(language, name)["mean"] for name in ("flat:window=60", "strata")], 3)),
+        ("the bits fall by {} at most", shown([max(map(gained, language["attentions"]))], 3)),
+        ("**Streaming HSA loses** {} bits to flat attention (Holm {})",
+         [*shown([pair(language, "flat", "hsa")["difference"]], 2), p_value(pair(language, "flat", "hsa")["p_holm"])]),
+        ("**HKT** is {} lower than flat attention, which is not significant (Holm {})",
+         [*shown([-pair(language, "flat", "hkt")["difference"]], 3), p_value(pair(language, "flat", "hkt")["p_holm"])]),
+    ]
+
+
+def controls_of_language_models():
+    results = raw("lm-controls-cpu")
+    options = results["options"]
+
+    def lower(one, other):
+        test = test_of(results, one, other)
+        return [f"{-test['difference']:.3f}", p_value(test["p"])]
+
+    return [
+        ("{} bytes of context, {} steps of {} windows ({} million bytes) and three seeds",
+         [options["length"], f"{options['steps']:,}", options["batch"],
+          f"{options['steps'] * options['batch'] * options['length'] / 1e6:.1f}"]),
+        ("in front of flat attention gains {} bits (p = {}), HKT's levels {} (p = {})",
+         lower("flat", f"flat{FILTER}") + lower("flat", "hkt")),
+        ("With the filter in front of both, HKT is {} lower (p = {}), and Strata attention {} (p = {})",
+         lower(f"flat{FILTER}", f"hkt{FILTER}") + lower(f"flat{FILTER}", f"strata{FILTER}")),
+        ("levels gain {} bits over uniform ones (p = {})", lower("hkt:level_weights=uniform", "hkt")),
+        ("for the {} pairs; the smallest is {}", [len(results["pairs"]), p_value(min(p["p_holm"] for p in results["pairs"]))]),
+    ]
+
+
+def caches():
+    held = {a["name"]: {cache["context"]: cache["cache_bytes"] for cache in a["caches"]} for a in raw("lm-caches")["attentions"]}
+    flat, strata = held["flat"], held["strata"]
+    return [("(near 2) is {} of flat attention's", shown([strata[512] / flat[512]], 2)),
+            ("after 65,536 it is {} times smaller", shown([flat[65536] / strata[65536]], 0))]
+
+
+def recall():
+    results = raw("recall-cpu")
+    places = {a["name"]: {part["name"]: 100 * part["accuracy"] for part in a["parts"]} for a in results["attentions"]}
+    near = {width: places[f"strata:{width}branching=4"] for width in ("near=1:", "", "near=4:")}
+    fours = [near[""]["8-15"], near[""]["16-31"], near["near=4:"]["16-31"], near["near=4:"]["32-63"]]
+    sixteens = [near[""]["32-63"], near[""]["64-127"], near["near=4:"]["64-127"]]
+    window, options = places["flat:window=21"], results["options"]
+    found = min(find(results, name)["mean"] for name in ("flat", "hkt"))
+    return [
+        ("{} layers, {} channels, rotary positions, {} training rows that ask for {} digits each, {} epoch",
+         ["Two" if options["layers"] == 2 else options["layers"], options["model_size"], f"{options['train_rows']:,}",
+          "eight" if options["questions"] == 8 else options["questions"], "one" if options["epochs"] == 1 else options["epochs"]]),
+        ("both find {} digit, with every seed", ["every" if found == 100 else found]),
+        ("Of the means of 4 it finds {} to {}%, of those of 16 {} to {}%", [*range_of(fours, 0), *range_of(sixteens, 0)]),
+        ("Both are below flat attention over all distances (Holm {}, {})",
+         [p_value(test_of(results, "flat", f"strata:{width}branching=4")["p_holm"]) for width in ("", "near=4:")]),
+        ("it finds {}% from 32 bytes on, where the reach of two layers ends, and {}% from 64 bytes on", shown([window["32-63"], window["64-127"]], 0)),
+        ("near 2 is {} points above it (Holm {})", difference(results, "flat:window=21", "strata:branching=4", "p_holm")),
+        ("misses {} of the digits even 4 to 7 bytes back", ["a third" if 64 < places["hsa:branching=4"]["4-7"] < 69 else places["hsa:branching=4"]]),
+        ("with near 1 {} of them 16 to 63 bytes back",
+         ["half" if all(42 < near["near=1:"][place] < 58 for place in ("16-31", "32-63")) else near["near=1:"]]),
+    ]
+
+
+PAGES = {"docs/RESULTS.md": lambda: [*controls(), *language_models(), *controls_of_language_models(), *caches(), *recall()]}
