@@ -21,4 +21,19 @@ struct Divisor {
 #endif
 };
 
+#ifdef __CUDACC__
+// x / divisor and what is left, neither negative; by 32-bit instructions, which are a third as many, where they suffice.
+struct Quotient {
+  int64_t value, rest;
+  __device__ Quotient(int64_t x, int64_t divisor) {
+    if (((x | divisor) >> 32) == 0) {
+      value = static_cast<uint32_t>(x) / static_cast<uint32_t>(divisor);
+    } else {
+      value = x / divisor;
+    }
+    rest = x - value * divisor;
+  }
+};
+#endif
+
 }  // namespace strata::cuda

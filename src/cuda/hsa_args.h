@@ -158,13 +158,15 @@ int64_t place_numbers(const HsaProblem& p, const HsaPlan& plan, bool backward, b
 inline int64_t hsa_position_entries(const HsaProblem& p) {
   return p.positions == nullptr ? 0 : p.heads * p.kinds * p.places * p.places;
 }
+// Bytes of these sums, whole pieces of 16, as the numbers behind them are read 16 bytes at a time.
+inline int64_t hsa_position_bytes(const HsaProblem& p) { return (hsa_position_entries(p) + 1) / 2 * 16; }
 
 // g: null for a forward.
 template <class S>
 HsaArgs<S> hsa_args(const HsaCall& call, const HsaGradients* g, bool mma) {
   using C = typename ComputeOf<S>::Type;
   HsaArgs<S> a{call.p, plan_view(call.plan, call.numbers), {}, {}, nullptr};
-  const int64_t before = g != nullptr ? hsa_position_entries(call.p) * 8 / sizeof(C) : 0;
+  const int64_t before = g != nullptr ? hsa_position_bytes(call.p) / static_cast<int64_t>(sizeof(C)) : 0;
   place_numbers(call.p, call.plan, g != nullptr, mma, static_cast<C*>(call.workspace) + before, &a);
   if (g == nullptr || g->dlevel_weights == nullptr) a.later.level_parts = nullptr;
   return a;

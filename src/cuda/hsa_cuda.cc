@@ -70,7 +70,7 @@ KernelChoice hsa_kernels(const HsaProblem& p, const HsaPlan& plan) {
 
 size_t hsa_forward_workspace(const HsaProblem& p, const HsaPlan& plan) { return node_bytes(p, plan, false); }
 size_t hsa_backward_workspace(const HsaProblem& p, const HsaPlan& plan) {
-  return sizeof(long long) * hsa_position_entries(p) + node_bytes(p, plan, true);
+  return static_cast<size_t>(hsa_position_bytes(p)) + node_bytes(p, plan, true);
 }
 
 Status hsa_forward(const HsaProblem& p, const HsaPlan& plan, const int32_t* numbers, const HsaOutputs& o,

@@ -2,6 +2,7 @@
 #include "cuda/device.h"
 #include "cuda/hsa_mma.cuh"
 #include "cuda/hsa_wide_kernels.h"
+#include "cuda/launch.cuh"
 
 namespace strata::cuda {
 namespace {
@@ -12,6 +13,7 @@ __global__ void __launch_bounds__(32 * kFamilyWarps)
     hsa_mma_up_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ View out, int64_t first,
                       int64_t families, int warp_memory) {
   extern __shared__ __align__(1024) unsigned char memory[];
+  follow_kernel();
   const FamilyItem item(first, families, a.p.heads);
   if (!item.exists) return;
   const FamilyTile<T, D, kOneLevel> f(a, {}, item.family, item.head,
@@ -26,6 +28,16 @@ __global__ void __launch_bounds__(32 * kFamilyWarps)
   });
   uint32_t left[4];
   tile_operand<T>(left, P);
+  if (f.leaves) {  // rows leave through shared memory, 16 bytes at a time
+    const uint32_t tile = f.q_tile(0);
+    __syncwarp();  // the queries have been read
+    f.spread(left, f.v_tile(), 0, a.p.value_size, [&](int half, int channel, float2 x) {
+      store_shared(tile + tile_offset<D>(f.row(half), channel / 8) + channel % 8 * 2, pack(x.x, x.y, T()));
+    });
+    __syncwarp();
+    f.store_leaves(out, tile, a.p.value_size);
+    return;
+  }
   T* leaves[2];
   float* nodes[2];
   for (int half = 0; half < 2; ++half) {
@@ -41,52 +53,81 @@ __global__ void __launch_bounds__(32 * kFamilyWarps)
   });
 }
 
-// acc(c) = acc(A) + m(A) local(c), m(c) = m(A) exp(f(c) - Z(c)), and y of the leaves; eight channels at a time. A warp
-// has a narrow family, or a tile of a wide one.
+// above + m * the eight numbers at `row`, into y.
+__device__ inline void add_above(const float (&above)[8], float m, const float* row, float (&y)[8]) {
+  const float4 low = reinterpret_cast<const float4*>(row)[0], high = reinterpret_cast<const float4*>(row)[1];
+  const float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+  for (int c = 0; c < 8; ++c) y[c] = above[c] + m * x[c];
+}
+
+// acc(c) = acc(A) + m(A) local(c), m(c) = m(A) exp(f(c) - Z(c)), and y of the leaves. A warp has a narrow family, or a
+// tile of a wide one; `lanes` of them share a row, eight channels each. It goes backwards, as the leaves that the way
+// up wrote last are still in the second cache.
 template <class T>
 __global__ void __launch_bounds__(32 * kFamilyWarps)
     hsa_mma_down_kernel(const __grid_constant__ HsaArgs<T> a, const __grid_constant__ View out, int64_t first,
-                        int64_t count, bool wide, bool root) {
+                        int64_t count, bool wide, bool root, int lanes) {
+  follow_kernel();
   const HsaProblem& p = a.p;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kFamilyWarps + warp;
-  if (item >= count * p.heads) return;
-  const int64_t at_item = first + item / p.heads, family = wide ? a.plan.tile_family[at_item] : at_item;
-  const Head<T> head(a, family, item % p.heads);
+  const int lane = lane_of_thread(), channel = lane % lanes * 8, step = 32 / lanes;
+  const int64_t item = count * p.heads - 1 - (static_cast<int64_t>(blockIdx.x) * kFamilyWarps + warp_of_thread());
+  if (item < 0 || channel >= p.value_size) return;
+  const Quotient at(item, p.heads);
+  const int64_t at_item = first + at.value, family = wide ? a.plan.tile_family[at_item] : at_item;
+  const Head<T> head(a, family, at.rest);
   const int32_t begin = a.plan.child_begin[family] + (wide ? a.plan.tile_child[at_item] : 0);
-  const int size = min(max(kNarrowFamily, a.plan.tile_size), a.plan.child_begin[family + 1] - begin),
-            chunks = p.value_size / 8;
+  const int size = min(max(kNarrowFamily, a.plan.tile_size), a.plan.child_begin[family + 1] - begin);
   const int64_t node = head.node(family);
   const float m = root ? 1.0f : a.n.m[node];
-  for (int at = lane; at < size * chunks; at += 32) {
-    const int32_t child = a.plan.children[begin + at / chunks];
-    const int channel = at % chunks * 8;
-    float above[8] = {};
-    if (!root) {
+  const float none[8] = {};
+  float above[8] = {};
+  if (!root) add_above(none, 1.0f, a.n.local + node * p.value_size + channel, above);
+  constexpr int kRows = 4;  // that are loaded before any is stored
+  for (int x0 = lane / lanes; x0 < size; x0 += kRows * step) {
+    int32_t child[kRows];
+    bool leaf[kRows], real[kRows];
+    uint4* place[kRows];
+    uint4 local[kRows];
 #pragma unroll
-      for (int c = 0; c < 8; ++c) above[c] = a.n.local[node * p.value_size + channel + c];
-    }
-    if (child < 0) {
-      float* local = a.n.local + head.node(~child) * p.value_size + channel;
+    for (int i = 0; i < kRows; ++i) child[i] = x0 + i * step < size ? a.plan.children[begin + x0 + i * step] : 0;
 #pragma unroll
-      for (int c = 0; c < 8; ++c) local[c] = above[c] + m * local[c];
-      if (channel == 0) a.n.m[head.node(~child)] = m * exp_difference(head.f(child), head.Z(child));
-      continue;
+    for (int i = 0; i < kRows; ++i) {
+      leaf[i] = x0 + i * step < size && child[i] >= 0;
+      if (!leaf[i]) continue;
+      place[i] = reinterpret_cast<uint4*>(head.template query_row<T>(out, child[i]) + channel);
+      local[i] = *place[i];
+      real[i] = head.weight(child[i]) > 0;
     }
-    uint4& place = *reinterpret_cast<uint4*>(head.template query_row<T>(out, child) + channel);
-    const uint4 local = place;
-    const uint32_t in[4] = {local.x, local.y, local.z, local.w};
-    const bool real = head.weight(child) > 0;
-    uint32_t result[4];
 #pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      const uint16_t low = static_cast<uint16_t>(in[pair]), high = static_cast<uint16_t>(in[pair] >> 16);
-      const float x = above[2 * pair] + m * static_cast<float>(reinterpret_cast<const T&>(low));
-      const float y = above[2 * pair + 1] + m * static_cast<float>(reinterpret_cast<const T&>(high));
-      result[pair] = real ? pack(x, y, T()) : 0u;
+    for (int i = 0; i < kRows; ++i) {
+      float y[8];
+      if (!leaf[i]) {
+        if (x0 + i * step >= size) continue;
+        const int64_t below = head.node(~child[i]);
+        float4* const row = reinterpret_cast<float4*>(a.n.local + below * p.value_size + channel);
+        add_above(above, m, &row->x, y);
+        row[0] = make_float4(y[0], y[1], y[2], y[3]), row[1] = make_float4(y[4], y[5], y[6], y[7]);
+        if (channel == 0) a.n.m[below] = m * exp_difference(a.n.f[below], a.n.Z[below]);
+        continue;
+      }
+      const uint32_t in[4] = {local[i].x, local[i].y, local[i].z, local[i].w};
+      uint32_t result[4];
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        const float2 x = unpack(in[pair], T());
+        result[pair] = real[i] ? pack(above[2 * pair] + m * x.x, above[2 * pair + 1] + m * x.y, T()) : 0u;
+      }
+      __stcs(place[i], make_uint4(result[0], result[1], result[2], result[3]));
     }
-    place = make_uint4(result[0], result[1], result[2], result[3]);
   }
+}
+
+// Lanes that share a row: a power of two, eight channels each.
+int lanes_of_row(const HsaProblem& p) {
+  int lanes = 1;
+  while (8 * lanes < p.value_size) lanes *= 2;
+  return lanes;
 }
 
 template <class T, int D>
@@ -98,20 +139,23 @@ cudaError_t forward(const HsaCall& call, const HsaOutputs& o) {
   if (const cudaError_t e = allow_shared_memory(up, FamilyLaunch(call, 0, false).memory); e != cudaSuccess) return e;
   for (int64_t depth = depths_of(plan) - 1; depth >= 0; --depth) {
     const FamilyLaunch launch(call, depth, false);
-    if (launch.families > 0)
-      up<<<launch.blocks, launch.threads, launch.memory, call.stream>>>(a, o.out, launch.first, launch.families,
-                                                                        warp_memory);
+    if (launch.families > 0) {
+      const cudaError_t e = launch_following(up, launch.blocks, launch.threads, launch.memory, call.stream, a, o.out,
+                                             launch.first, launch.families, warp_memory);
+      if (e != cudaSuccess) return e;
+    }
     if (const cudaError_t e = hsa_wide_up(call, a, o.out, depth); e != cudaSuccess) return e;
   }
   for (int64_t depth = 0; depth < depths_of(plan); ++depth) {
     auto down = [&](int64_t first, int64_t end, bool wide) {
-      if (end > first)
-        hsa_mma_down_kernel<T>
-            <<<blocks_for((end - first) * call.p.heads, kFamilyWarps), 32 * kFamilyWarps, 0, call.stream>>>(
-                a, o.out, first, end - first, wide, depth == 0);
+      if (end == first) return cudaSuccess;
+      return launch_following(hsa_mma_down_kernel<T>, blocks_for((end - first) * call.p.heads, kFamilyWarps),
+                              32 * kFamilyWarps, 0, call.stream, a, o.out, first, end - first, wide, depth == 0,
+                              lanes_of_row(call.p));
     };
-    down(plan.depth_begin[depth], plan.wide_begin[depth], false);
-    down(plan.tile_begin[depth], plan.tile_begin[depth + 1], true);
+    if (const cudaError_t e = down(plan.depth_begin[depth], plan.wide_begin[depth], false); e != cudaSuccess) return e;
+    if (const cudaError_t e = down(plan.tile_begin[depth], plan.tile_begin[depth + 1], true); e != cudaSuccess)
+      return e;
   }
   return store_score(call, a, o);
 }

@@ -3,6 +3,7 @@
 // storage type when they are operands. A coarse row that several leaves share is loaded once and read for each of them.
 #pragma once
 
+#include "cuda/divide.h"
 #include "cuda/hsa_nodes.cuh"
 #include "cuda/tile16.cuh"
 
@@ -40,8 +41,9 @@ struct FamilyItem {
   __device__ FamilyItem(int64_t first, int64_t families, int64_t heads) {
     const int64_t item = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + warp_of_thread();
     exists = item < families * heads;
-    family = first + item / heads;
-    head = item % heads;
+    const Quotient at(item, heads);
+    family = first + at.value;
+    head = at.rest;
   }
 };
 
@@ -57,6 +59,7 @@ struct FamilyTile {
   int32_t child, first_leaf;
   bool leaves;  // all children are leaves, and so neighbours
   uint32_t tiles;
+  uint64_t policy;            // of the second cache, for leaves
   float weight, column, own;  // |x|, what x adds to the scores of others, f(x) of a node
   float total;                // |A|
 
@@ -67,7 +70,9 @@ struct FamilyTile {
         family(f),
         node(head.node(f)),
         lane(static_cast<int>(threadIdx.x) % 32),
-        tiles(memory) {
+        tiles(memory),
+        policy(dout.data == nullptr && args.p.key_heads == args.p.heads ? evict_first_policy()
+                                                                        : evict_normal_policy()) {
     const int32_t begin = a.plan.child_begin[f];
     size = a.plan.child_begin[f + 1] - begin;
     child = lane < size ? a.plan.children[begin + lane] : 0;
@@ -123,7 +128,7 @@ struct FamilyTile {
       for (int r = r0; r < count; r += kStep, rows += kStep * view.stride[2]) {
         const bool there =
             (kOneLevel ? real >> r & 1 : real & children_of_row(level, first + r)) != 0 && chunk * 8 < channels;
-        cp_async(tile + tile_offset<D>(r, chunk), there ? rows : view.data, there ? 16 : 0);
+        cp_async(tile + tile_offset<D>(r, chunk), there ? rows : view.data, there ? 16 : 0, policy);
       }
       return;
     }
@@ -229,6 +234,17 @@ struct FamilyTile {
     sum_tile_rows<T, D>(tile, slot(level, left_lane_row()), share, [&](int channel, float2 x) {
       if (channel < channels) *reinterpret_cast<float2*>(to + channel) = make_float2(x.x * factor, x.y * factor);
     });
+  }
+
+  // Rows of the leaves from a tile to their places in `view`, 16 bytes at a time.
+  __device__ void store_leaves(const View& view, uint32_t tile, int channels) const {
+    const int chunk = lane % (D / 8);
+    if (chunk * 8 >= channels) return;
+    T* const rows = head.template query_row<T>(view, first_leaf) + chunk * 8;
+#pragma unroll
+    for (int r = lane / (D / 8); r < kTileRows; r += 32 / (D / 8)) {
+      if (r < size) *reinterpret_cast<uint4*>(rows + r * view.stride[2]) = load_shared(tile + tile_offset<D>(r, chunk));
+    }
   }
 
   // left x children's rows of a tensor: f(half, channel, two neighbouring numbers).

@@ -65,6 +65,21 @@ __device__ inline float2 unpack(uint32_t pair, __half) {
 __device__ inline void cp_async(uint32_t shared, const void* global, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes));
 }
+// The same with a policy of the second cache.
+__device__ inline uint64_t evict_first_policy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+  return policy;
+}
+__device__ inline uint64_t evict_normal_policy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0;" : "=l"(policy));
+  return policy;
+}
+__device__ inline void cp_async(uint32_t shared, const void* global, int bytes, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared), "l"(global),
+               "r"(bytes), "l"(policy));
+}
 // 8 bytes, or zeros.
 __device__ inline void cp_async_8(uint32_t shared, const void* global, bool there) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(global), "r"(there ? 8 : 0));
@@ -74,6 +89,15 @@ __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;"
 template <int kPending>
 __device__ inline void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending));
+}
+
+__device__ inline void store_shared(uint32_t address, uint32_t x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+__device__ inline uint4 load_shared(uint32_t address) {
+  uint4 x;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(address));
+  return x;
 }
 
 __device__ inline float fast_exp2(float x) {

@@ -76,10 +76,13 @@ void Training::run_epoch(int64_t epoch) {
   while (step_ < end && !stopped_early_) {
     const auto start = std::chrono::steady_clock::now();
     watch_divergence([&] { run_step(loader); });
+    ++step_;
+    const bool logs = step_ % c_.log_every == 0 || step_ == steps_;
+    // A GPU may still be at work on the last steps: to read the sums waits for it, and that is time of training.
+    if (logs || step_ % kShowEvery == 0 || step_ % eval_every_ == 0) read_window();
     const auto now = std::chrono::steady_clock::now();
     train_seconds_ += Seconds(now - start).count();
-    ++step_;
-    if (step_ % c_.log_every == 0 || step_ == steps_) log_window();
+    if (logs) log_window();
     show();
     watch_divergence([&] {
       if (step_ % steps_per_epoch_ == 0 || step_ == steps_) track();

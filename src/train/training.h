@@ -55,6 +55,7 @@ class Training {
   bool is_writer() const { return parallel_ == nullptr || parallel_->is_writer(); }
 
   // ---- evaluation, metrics, checkpoints: training_state.cc
+  void read_window();
   void show();
   void log_window();
   void track();
@@ -94,6 +95,7 @@ class Training {
   Evaluation best_;
   Window window_;
 
+  static constexpr int64_t kShowEvery = 10;                      // steps
   double shown_loss_ = 0, shown_accuracy_ = 0, shown_rate_ = 0;  // in the line of progress
 };
 

@@ -7,20 +7,21 @@
 
 namespace strata {
 
+// Waits for the device.
+void Training::read_window() {
+  shown_loss_ = window_.loss();
+  shown_accuracy_ = window_.accuracy();
+}
+
 void Training::show() {
-  if (!window_.empty() && step_ % 10 == 0) {
-    shown_loss_ = window_.loss();
-    shown_accuracy_ = window_.accuracy();
-    shown_rate_ = window_.tokens_per_second(train_seconds_);
-  }
+  if (!window_.empty() && step_ % kShowEvery == 0) shown_rate_ = window_.tokens_per_second(train_seconds_);
   progress_.show(fmt::format("{} step {}/{}  loss {:.3f}  accuracy {:.1f}%  {:.0f} tokens/s  {} left",
                              bar(static_cast<double>(step_) / static_cast<double>(steps_)), step_, steps_, shown_loss_,
                              100 * shown_accuracy_, shown_rate_, clock_.left(step_, steps_)));
 }
 
+// After read_window().
 void Training::log_window() {
-  shown_loss_ = window_.loss();
-  shown_accuracy_ = window_.accuracy();
   if (!std::isfinite(shown_loss_)) throw diverged();
   const Json line = {{"kind", "train"},
                      {"step", step_},

@@ -54,6 +54,15 @@ TEST_P(HsaCuda, SameBitsFromRunToRun) {
   expect_same(BFloat16{});
 }
 
+TEST_P(HsaCuda, SameBitsInAGraph) {
+  HsaData<BFloat16> one(GetParam()), two(GetParam());
+  run_on_gpu(one);
+  run_on_gpu(two, true);
+  each_hsa_result(one, two, [&](const char* name, const auto& a, const auto& b) {
+    EXPECT_EQ(std::memcmp(a.raw().data(), b.raw().data(), a.raw().size() * sizeof(a.raw()[0])), 0) << name;
+  });
+}
+
 TEST(HsaCudaAbuse, AllWeightsZeroGivesZeros) {
   STRATA_NEEDS_GPU();
   HsaData<float> d({"zeros", {9, 4}, Shape::kRandom, 3, 2, 4, 4, Domain::kSet, true, true});

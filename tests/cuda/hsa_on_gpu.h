@@ -1,13 +1,36 @@
 // How the tests run HSA on the GPU, and the cases they add to the table of the CPU.
 #pragma once
 
+#include <optional>
+
 #include "cases/hsa_cases.h"
 #include "cuda/device.h"
 
 namespace strata::test {
 
+// A stream of its own, and a graph that is recorded in it and run once.
+struct Recording {
+  cudaStream_t stream = nullptr;
+  Recording() {
+    expect_cuda(cudaStreamCreate(&stream));
+    expect_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  }
+  ~Recording() { cudaStreamDestroy(stream); }
+  void run() {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t recorded = nullptr;
+    expect_cuda(cudaStreamEndCapture(stream, &graph));
+    expect_cuda(cudaGraphInstantiate(&recorded, graph, 0));
+    expect_cuda(cudaGraphLaunch(recorded, stream));
+    expect_cuda(cudaStreamSynchronize(stream));
+    cudaGraphExecDestroy(recorded);
+    cudaGraphDestroy(graph);
+  }
+};
+
+// in_graph: forward and backward are recorded first, as a training step is.
 template <class S>
-void run_on_gpu(HsaData<S>& d) {
+void run_on_gpu(HsaData<S>& d, bool in_graph = false) {
   Mirror mirror;
   for (auto* list : {&d.q, &d.k, &d.dq, &d.dk})
     for (Array<S>& array : *list) mirror.add(array);
@@ -34,12 +57,17 @@ void run_on_gpu(HsaData<S>& d) {
   ASSERT_TRUE(cuda::hsa_plan(p, &plan).ok());
   mirror.add(plan.numbers.data(), plan.numbers.size() * sizeof(int32_t));
   const int32_t* numbers = mirror.translate(plan.numbers.data());
-  const Status forward =
-      cuda::hsa_forward(p, plan, numbers, o, mirror.scratch(cuda::hsa_forward_workspace(p, plan)), nullptr);
+  void* const forward_memory = mirror.scratch(cuda::hsa_forward_workspace(p, plan));
+  void* const backward_memory = mirror.scratch(cuda::hsa_backward_workspace(p, plan));
+  expect_cuda(cudaDeviceSynchronize());
+  std::optional<Recording> recording;
+  if (in_graph) recording.emplace();
+  const cudaStream_t stream = in_graph ? recording->stream : nullptr;
+  const Status forward = cuda::hsa_forward(p, plan, numbers, o, forward_memory, stream);
   ASSERT_TRUE(forward.ok()) << forward.message();
-  const Status backward =
-      cuda::hsa_backward(p, plan, numbers, g, mirror.scratch(cuda::hsa_backward_workspace(p, plan)), nullptr);
+  const Status backward = cuda::hsa_backward(p, plan, numbers, g, backward_memory, stream);
   ASSERT_TRUE(backward.ok()) << backward.message();
+  if (in_graph) recording->run();
   expect_cuda(cudaDeviceSynchronize());
   for (auto* list : {&d.dq, &d.dk})
     for (Array<S>& array : *list) mirror.fetch(array);
