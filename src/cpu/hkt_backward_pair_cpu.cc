@@ -18,6 +18,7 @@ struct PairBackwardPass {
   PairBackwardPass(const HktProblem& p, Arena& arena)
       : panel(p, p.key_tokens, true, arena),
         score(p, arena),
+        room(p, arena),
         value_width(line_width(p.value_size)),
         dout_channels(arena.take<BFloat16>(value_width * kTile)),
         dout_rows(arena.take<BFloat16>(kTile * value_width)),
@@ -79,8 +80,8 @@ struct PairBackwardPass {
   void weights_and_dscores(const PairHead& head, int64_t i0, int64_t j0, int64_t n) {
     const HktProblem& p = head.p;
     bool masked = false;
-    const PairSum products = score.multiply(head, panel, j0, n);
-    const PairSum scores = finish_scores(head, i0, j0, n, products, score.scores[0], &masked);
+    const PairSum products = score.multiply(head, panel, j0, n, room);
+    const PairSum scores = finish_scores(head, i0, j0, n, products, room.level[0], &masked);
     pair_gemm(panel.values(j0), {dout_channels, 2 * kTile}, block_sum[0], kTile, n, kTile, pair_depth(p.value_size),
               StartZero<float>());
     const DropoutTile<float> dropout(p.dropout, head.b, head.h);
@@ -156,6 +157,7 @@ struct PairBackwardPass {
 
   KeyPanel panel;
   PairScores score;
+  ScoreRoom room;
   int64_t value_width;
   BFloat16* dout_channels;  // (value_width / 2, kTile, 2); zero for queries that see no key
   BFloat16* dout_rows;      // (kTile / 2, value_width, 2)

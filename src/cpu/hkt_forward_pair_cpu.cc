@@ -1,6 +1,9 @@
 // HKT forward with products of bfloat16 (hkt_pair_tile.h). A work item is a key head and a run of queries: its keys and
 // values are packed once, for all tiles of all query heads that read them. A few tiles of queries go through the keys
 // together, block by block: products are so fast that reading long keys from the outer caches would take longer.
+//
+// With AMX the products of the next tile of keys are done in parts between parts of a softmax: they are few
+// instructions, and tiles multiply while vectors compute.
 #include "cpu/hkt_forward_tile.h"
 #include "cpu/hkt_pair_kernels.h"
 #include "cpu/hkt_pair_tile.h"
@@ -22,16 +25,24 @@ struct QueryTile {
   HktRange keys;
 };
 
+#ifdef STRATA_TILES
+constexpr bool kAhead = true;
+#else
+constexpr bool kAhead = false;
+#endif
+
 struct ForwardSpace {
   ForwardSpace(const HktProblem& p, int64_t keys, Arena& arena)
       : panel(p, keys, false, arena),
         tiles{{p, arena}, {p, arena}, {p, arena}, {p, arena}},
+        rooms{{p, arena}, {p, arena}},
         weights(arena.take<BFloat16>(kPairKeys * kTile)),
         kept(p.dropout.probability > 0 ? arena.take<float>(kPairKeys * kTile) : nullptr),
         clean_values(arena.take<BFloat16>(line_width(p.value_size) * kPairKeys)) {}
 
   KeyPanel panel;
   QueryTile tiles[kTogether];
+  ScoreRoom rooms[2];      // of this tile of keys and, with kAhead, of the next one
   BFloat16* weights;       // (kPairKeys / 2, kTile, 2): exp2(S - peak), rounded
   float* kept;             // (kPairKeys, kTile): the factors of dropout
   BFloat16* clean_values;  // values of a tile without what is infinite or NaN
@@ -39,13 +50,50 @@ struct ForwardSpace {
 
 constexpr int64_t kGroup = kTile / kLanes<float> < 4 ? kTile / kLanes<float> : 4;  // vectors processed together
 
-// The weights exp2(S - reference) of a group of queries, as pairs of keys, and their sums. kept: the factors of
-// dropout, which the sums do not know, or null.
+// The products of a tile of keys, with kAhead in four parts: quarters of those of the finest level, between the coarse
+// products and their mix.
+class ProductsAhead {
+ public:
+  ProductsAhead(const PairHead& head, const QueryTile& tile, const KeyPanel& panel, const ScoreRoom (&rooms)[2])
+      : head_(head), tile_(tile), panel_(panel), rooms_(rooms) {}
+
+  // Those of the n keys from j0 on, which come next; n = 0: there are none.
+  void begin(int64_t j0, int64_t n) {
+    j0_ = j0, n_ = n, part_ = n > 0 ? 0 : kParts;
+    if (kAhead) room_ ^= 1;
+  }
+  void step() {
+    if (part_ == kParts) return;
+    constexpr int64_t kRows = kPairKeys / kSplit, kColumns = kTile / kSplit;
+    const ScoreRoom& room = rooms_[room_];
+    const int64_t row = part_ / kSplit * kRows, lane = part_ % kSplit * kColumns;
+    if (part_ == 0) tile_.scores.multiply_coarse(head_, panel_, j0_, n_, room);
+    if (row < n_)
+      tile_.scores.multiply_finest(head_, panel_, j0_, n_, {row, row + kRows}, {lane, lane + kColumns}, room);
+    if (++part_ == kParts) tile_.scores.mix_coarse(head_, n_, room);
+  }
+  void finish() {
+    while (part_ < kParts) step();
+  }
+  const ScoreRoom& room() const { return rooms_[room_]; }
+
+  static constexpr int kSplit = kAhead ? 2 : 1, kParts = kSplit * kSplit;
+
+ private:
+  const PairHead& head_;
+  const QueryTile& tile_;
+  const KeyPanel& panel_;
+  const ScoreRoom (&rooms_)[2];
+  int64_t j0_ = 0, n_ = 0;
+  int part_ = kParts, room_ = 0;
+};
+
+// The weights exp2(S - reference) of a group of queries and the keys begin .. end - 1 of n, as pairs of keys, and what
+// they add to the sums. kept: the factors of dropout, which the sums do not know, or null.
 template <bool kCoarse>
-void exponentials(const PairSum& scores, int64_t n, int64_t x0, const float* kept, const Vec<float>* reference,
-                  Vec<float>* sum, BFloat16* weights) {
-  for (int64_t v = 0; v < kGroup; ++v) sum[v] = Vec<float>{};
-  for (int64_t j = 0; j < n; j += 2) {
+void exponentials(const PairSum& scores, int64_t begin, int64_t end, int64_t n, int64_t x0, const float* kept,
+                  const Vec<float>* reference, Vec<float>* sum, BFloat16* weights) {
+  for (int64_t j = begin; j < end; j += 2) {
     const bool last = j + 1 == n;  // there is no key j + 1
     const float* fine = scores.fine + j * kTile;
 #pragma GCC unroll 4
@@ -97,18 +145,23 @@ bool all_at_most(const Vec<float>* x, float limit) {
 // weights grow beyond 2^kFar, which is as exact as 1, or if a query has seen no key yet, are the maxima looked for and
 // the weights made again. Earlier sums are then seldom multiplied by anything but 1.
 template <bool kCoarse>
-void softmax_pairs(const PairSum& scores, int64_t n, const float* kept, OutputTile<float>& rows, BFloat16* weights) {
+void softmax_pairs(const PairSum& scores, int64_t n, const float* kept, OutputTile<float>& rows, BFloat16* weights,
+                   ProductsAhead& ahead) {
   constexpr float kMost = 256;
-  constexpr int64_t kN = kLanes<float>;
+  constexpr int64_t kN = kLanes<float>, kPart = kPairKeys / ProductsAhead::kParts;
   for (int64_t x0 = 0; x0 < kTile; x0 += kGroup * kN) {
     Vec<float> peak[kGroup], reference[kGroup], sum[kGroup], factor[kGroup];
     for (int64_t v = 0; v < kGroup; ++v) {
       peak[v] = reference[v] = load(rows.peak + x0 + v * kN);
       factor[v] = splat(1.0f);
+      sum[v] = Vec<float>{};
     }
     bool keeps = false;
     if (started(peak)) {
-      exponentials<kCoarse>(scores, n, x0, kept, reference, sum, weights);
+      for (int64_t j = 0; j < n; j += kPart) {
+        if constexpr (kAhead) ahead.step();
+        exponentials<kCoarse>(scores, j, min(n, j + kPart), n, x0, kept, reference, sum, weights);
+      }
       keeps = all_at_most(sum, kMost);
     }
     if (!keeps) {
@@ -116,8 +169,9 @@ void softmax_pairs(const PairSum& scores, int64_t n, const float* kept, OutputTi
       for (int64_t v = 0; v < kGroup; ++v) {
         reference[v] = peak[v] == splat(-kInfinity<float>) ? Vec<float>{} : peak[v];
         factor[v] = exp2<float>(load(rows.peak + x0 + v * kN) - reference[v]);
+        sum[v] = Vec<float>{};
       }
-      exponentials<kCoarse>(scores, n, x0, kept, reference, sum, weights);
+      exponentials<kCoarse>(scores, 0, n, n, x0, kept, reference, sum, weights);
     }
     for (int64_t v = 0; v < kGroup; ++v) {
       const int64_t x = x0 + v * kN;
@@ -169,22 +223,37 @@ void accumulate(const HktProblem& p, int64_t j0, int64_t n, bool careful, QueryT
   }
 }
 
-// One tile of queries and one of keys.
-void attend(const PairHead& head, int64_t j0, const DropoutTile<float>& dropout, QueryTile& tile, ForwardSpace& space) {
-  const int64_t i0 = tile.first, n = min(kPairKeys, tile.keys.end - j0);
+// One tile of queries and n keys, whose products are in `room`.
+void attend(const PairHead& head, int64_t j0, int64_t n, const ScoreRoom& room, const DropoutTile<float>& dropout,
+            QueryTile& tile, ForwardSpace& space, ProductsAhead& ahead) {
+  const int64_t i0 = tile.first;
   bool masked = false;
-  const PairSum products = tile.scores.multiply(head, space.panel, j0, n);
-  const PairSum scores = finish_scores(head, i0, j0, n, products, tile.scores.scores[0], &masked);
+  const PairSum scores = finish_scores(head, i0, j0, n, PairScores::sum(head, room), room.level[0], &masked);
   const bool careful = masked && space.panel.has_non_finite_values(j0);
   if (careful) note_allowed(scores.fine, n, tile.scores.allowed);
   if (dropout.active()) write_factors(dropout, i0, j0, n, space.kept);
   const float* kept = dropout.active() ? space.kept : nullptr;
   if (scores.coarse == nullptr) {
-    softmax_pairs<false>(scores, n, kept, tile.rows, space.weights);
+    softmax_pairs<false>(scores, n, kept, tile.rows, space.weights, ahead);
   } else {
-    softmax_pairs<true>(scores, n, kept, tile.rows, space.weights);
+    softmax_pairs<true>(scores, n, kept, tile.rows, space.weights, ahead);
   }
   accumulate(head.p, j0, n, careful, tile, space);
+}
+
+// One tile of queries and the keys first .. last - 1.
+void attend_all(const PairHead& head, int64_t first, int64_t last, const DropoutTile<float>& dropout, QueryTile& tile,
+                ForwardSpace& space) {
+  ProductsAhead ahead(head, tile, space.panel, space.rooms);
+  auto begin = [&](int64_t j0) { ahead.begin(j0, max(0, min(kPairKeys, last - j0))); };
+  begin(first);
+  for (int64_t j0 = first; j0 < last; j0 += kPairKeys) {
+    ahead.finish();
+    const ScoreRoom& room = ahead.room();
+    if (kAhead) begin(j0 + kPairKeys);
+    attend(head, j0, min(kPairKeys, last - j0), room, dropout, tile, space, ahead);
+    if (!kAhead) begin(j0 + kPairKeys);
+  }
 }
 
 // Up to kTogether tiles, from the query `begin` on.
@@ -205,8 +274,8 @@ void forward_tiles(const PairHead& head, const HktOutputs& outputs, int64_t begi
   for (int64_t block = all.begin; block < all.end; block += kBlockKeys) {
     for (int64_t t = 0; t < count; ++t) {
       QueryTile& tile = space.tiles[t];
-      const int64_t last = min(tile.keys.end, block + kBlockKeys);
-      for (int64_t j0 = max(tile.keys.begin, block); j0 < last; j0 += kPairKeys) attend(head, j0, dropout, tile, space);
+      const int64_t first = max(tile.keys.begin, block), last = min(tile.keys.end, block + kBlockKeys);
+      attend_all(head, first, last, dropout, tile, space);
     }
   }
   for (int64_t t = 0; t < count; ++t) write_outputs(head, space.tiles[t].first, outputs, space.tiles[t].rows);

@@ -105,13 +105,18 @@ struct PairSum {
   }
 };
 
+// Room for the scores of a tile, level by level.
+struct ScoreRoom {
+  ScoreRoom(const HktProblem& p, Arena& arena) {
+    for (int l = 0; l < p.levels; ++l) level[l] = arena.take<float>(pair_rows(l) * pair_lanes(l));
+  }
+  float* level[kMaxLevels];  // (rows, lanes): products; of coarse levels then the mix of those from l up
+};
+
 // Queries of one tile and their scores against a tile of keys.
 struct PairScores {
   PairScores(const HktProblem& p, Arena& arena) : key_width(line_width(p.head_size)) {
-    for (int l = 0; l < p.levels; ++l) {
-      queries[l] = arena.take<BFloat16>(key_width * pair_lanes(l));
-      scores[l] = arena.take<float>(pair_rows(l) * pair_lanes(l));
-    }
+    for (int l = 0; l < p.levels; ++l) queries[l] = arena.take<BFloat16>(key_width * pair_lanes(l));
     lines = arena.take<BFloat16>(kTile * max(key_width, line_width(p.value_size)));
     allowed = arena.take<uint8_t>(kPairKeys * kTile);
   }
@@ -124,27 +129,50 @@ struct PairScores {
     }
   }
 
-  PairSum multiply(const PairHead& head, const KeyPanel& panel, int64_t j0, int64_t n) {
-    const int64_t depth = pair_depth(head.p.head_size);
-    auto factor = [&](int l) { return static_cast<float>(head.p.scale) * head.weights[l] * kLog2E<float>; };
-    const int top = head.p.levels - 1;
-    for (int l = top; l >= 0; --l) {
-      const int64_t lanes = pair_lanes(l), rows = level_rows(n, l);
-      pair_gemm(panel.keys(l, j0), {queries[l], 2 * lanes}, scores[l], lanes, rows, lanes, depth, StartZero<float>());
-    }
-    for (int l = top; l >= 1; --l) mix(l, level_rows(n, l), factor(l), l < top);
-    return {scores[0], factor(0), top > 0 ? scores[1] : nullptr};
+  static float factor(const PairHead& head, int l) {
+    return static_cast<float>(head.p.scale) * head.weights[l] * kLog2E<float>;
+  }
+  // What the products of a tile stand for, when those of all levels are there.
+  static PairSum sum(const PairHead& head, const ScoreRoom& room) {
+    return {room.level[0], factor(head, 0), head.p.levels > 1 ? room.level[1] : nullptr};
   }
 
-  // scores[l] = factor * scores[l], plus the mix of the levels above, up-sampled.
-  void mix(int l, int64_t rows, float factor, bool add) {
+  PairSum multiply(const PairHead& head, const KeyPanel& panel, int64_t j0, int64_t n, const ScoreRoom& room) const {
+    multiply_coarse(head, panel, j0, n, room);
+    multiply_finest(head, panel, j0, n, {0, kPairKeys}, {0, kTile}, room);
+    mix_coarse(head, n, room);
+    return sum(head, room);
+  }
+  // Of the finest level, some of the keys and of the queries.
+  void multiply_finest(const PairHead& head, const KeyPanel& panel, int64_t j0, int64_t n, HktRange rows,
+                       HktRange lanes, const ScoreRoom& room) const {
+    const PairOperand keys = panel.keys(0, j0);
+    pair_gemm({keys.data + rows.begin * keys.step, keys.step}, {queries[0] + 2 * lanes.begin, 2 * kTile},
+              room.level[0] + rows.begin * kTile + lanes.begin, kTile, min(rows.end, n) - rows.begin,
+              lanes.end - lanes.begin, pair_depth(head.p.head_size), StartZero<float>());
+  }
+  void multiply_coarse(const PairHead& head, const KeyPanel& panel, int64_t j0, int64_t n,
+                       const ScoreRoom& room) const {
+    for (int l = head.p.levels - 1; l >= 1; --l) {
+      const int64_t lanes = pair_lanes(l);
+      pair_gemm(panel.keys(l, j0), {queries[l], 2 * lanes}, room.level[l], lanes, level_rows(n, l), lanes,
+                pair_depth(head.p.head_size), StartZero<float>());
+    }
+  }
+  static void mix_coarse(const PairHead& head, int64_t n, const ScoreRoom& room) {
+    const int top = head.p.levels - 1;
+    for (int l = top; l >= 1; --l) mix(room, l, level_rows(n, l), factor(head, l), l < top);
+  }
+
+  // level[l] = factor * level[l], plus the mix of the levels above, up-sampled.
+  static void mix(const ScoreRoom& room, int l, int64_t rows, float factor, bool add) {
     const int64_t lanes = pair_lanes(l);
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t x = 0; x < lanes; x += kLanes<float>) {
-        float* at = scores[l] + r * lanes + x;
+        float* at = room.level[l] + r * lanes + x;
         const Vec<float> own = load(at) * factor;
         if (add) {
-          const StartUpsampled<float> above{scores[l + 1], pair_lanes(l + 1)};
+          const StartUpsampled<float> above{room.level[l + 1], pair_lanes(l + 1)};
           store(at, own + above(r, x / kLanes<float>));
         } else {
           store(at, own);
@@ -155,7 +183,6 @@ struct PairScores {
 
   int64_t key_width;
   BFloat16* queries[kMaxLevels];  // (key_width / 2, lanes, 2) of level l
-  float* scores[kMaxLevels];      // (rows, lanes): products; of coarse levels then the mix of those from l up
   BFloat16* lines;                // scratch
   uint8_t* allowed;               // (key, query) pairs that are not masked; filled only if it matters
 };
