@@ -7,7 +7,7 @@ import math
 from page_tables import range_of, raw, shown
 from results_figures import find, p_value, pair
 
-FILTER, BALANCED = ":input_filter=true", ":tree=balanced:branching=4"
+FILTER, BALANCED, BLIND = ":input_filter=true", ":tree=balanced:branching=4", ":tree=balanced"
 
 
 def test_of(results, one, other):
@@ -57,10 +57,96 @@ def controls():
     ]
 
 
-def gained(attention):
-    """Bits per byte that places after 256 to 511 bytes have less than those after 64 to 127."""
+def controls_on_listops():
+    results = raw("controls-listops")
+    uniform, rotary, window, ffn = "hkt:level_weights=uniform", ":positions=rotary", "flat:window=60", "flat:ffn=7"
+    level = [f"hkt:level_weights=level-{number}" for number in (1, 2)]
+
+    def over(one, other, *keys):
+        return difference(results, one, other, *keys)
+
+    def both(function, *keys):
+        """Of level 1 alone, of level 2 alone: first the differences, then the p-values."""
+        tests = [function(name) for name in level]
+        return [test[at] for at in range(1 + len(keys)) for test in tests]
+
+    products = find(results, f"strata{BLIND}")["score_ratio"] / find(results, "hkt")["score_ratio"]
+    rates = {one["name"]: one["learning_rate"] for one in results["search"]["attentions"]}
+    return [
+        ("HKT is {} points above flat attention (p = {}). A filter", over("flat", "hkt", "p")),
+        ("front of flat attention adds {}, rotary positions {}, more parameters {} and a window {},",
+         [over("flat", name)[0] for name in (f"flat{FILTER}", f"flat{rotary}", ffn, window)]),
+        ("level 1 alone is {} above flat attention and level 2 alone {} (p = {}, {})", both(lambda name: over("flat", name, "p"), "p")),
+        ("The mix is {} and {} above them (p = {}, {}), and {} above uniform weights (p = {})",
+         both(lambda name: over(name, "hkt", "p"), "p") + over(uniform, "hkt", "p")),
+        ("**Four levels** are {} above three (p = {}), and **rotary positions** add {} to HKT (p = {})",
+         over("hkt", "hkt:levels=4", "p") + over("hkt", f"hkt{rotary}", "p")),
+        ("HSA is as good as flat attention (+{}, p = {}), and Strata attention {} above it (p = {}), level with HKT at {} of HKT's",
+         over("flat", f"hsa{BLIND}", "p") + over(f"hsa{BLIND}", f"strata{BLIND}", "p") + shown([products], 2)),
+        ("attention is {} above the window of as many products (p = {})", over(window, "strata:tree=none", "p")),
+        ("Strata attention is {} below HSA (p = {})", over("strata", "hsa", "p")),
+        ("**Two levels** gain hardly anything ({}); the short search gave them the rate {},", over("flat", "hkt:levels=2") + [rates["hkt:levels=2"]]),
+        ("for all {} pairs HKT with rotary positions is significantly above flat attention ({}), and HKT above two levels ({}); "
+         "HKT over flat attention ({}) is not,",
+         [len(results["pairs"]), over("flat", f"hkt{rotary}", "p_holm")[1], over("hkt:levels=2", "hkt", "p_holm")[1],
+          over("flat", "hkt", "p_holm")[1]]),
+    ]
+
+
+def controls_on_imdb():
+    results, alone = raw("controls-imdb"), "hkt:level_weights=level-1"
+    singles = {run["run"].split("3 epochs/")[-1]: run for run in raw("single-runs") if run["run"].startswith("controls, imdb")}
+    rotary = find(results, "hkt:positions=rotary")
+    rates = {one["name"]: one["learning_rate"] for one in results["search"]["attentions"]}
+
+    def over(one, other, *keys):
+        return difference(results, one, other, *keys)
+
+    return [
+        ("better than the mix**, by {} points (p = {}; Holm {})", over("hkt", alone, "p", "p_holm")),
+        ("comes level with dense ones ({}, p = {})", over("hkt:filters=dense", alone, "p")),
+        ("The mix is {} above flat attention (Holm {}), and uniform weights do as well as learned ones ({}, p = {})",
+         over("flat", "hkt", "p_holm") + over("hkt", "hkt:level_weights=uniform", "p")),
+        ("**The filter in front** is worth {} (p = {}), and HKT is {} above that (p = {})",
+         over("flat", f"flat{FILTER}", "p") + over(f"flat{FILTER}", "hkt", "p")),
+        ("do not help HKT here: {} with a deviation of {}, at the rate {} that",
+         [*shown([rotary["mean"], rotary["standard_deviation"]], 2), rates["hkt:positions=rotary"]]),
+        ("only level 1 alone has begun to rise ({})",
+         shown([max(one["valid"] for a in results["search"]["attentions"] if a["name"] == alone for one in a["tried"])], 2)),
+        ("8 epochs the first tables have {} for HKT", shown([find(raw("hkt-table-imdb"), "hkt")["mean"]], 2)),
+        ("attention with rotary positions {}, with wider layers {}, Strata attention without a tree {} at a rate",
+         shown([100 * singles[f"{name}-seed1"]["test"]["accuracy"] for name in ("flat-positions=rotary", "flat-ffn=7", "strata-tree=none")], 2)),
+    ]
+
+
+def gained(attention, last="256-511"):
+    """Bits per byte that the last places of the context have less than those after 64 to 127 bytes."""
     loss = {part["name"]: part["loss"] for part in attention["parts"]}
-    return (loss["64-127"] - loss["256-511"]) / math.log(2)
+    return (loss["64-127"] - loss[last]) / math.log(2)
+
+
+def long_language_models():
+    language = raw("lm-novels")
+    options, least = language["options"], min(p["p"] for p in language["pairs"])
+    singles = {run["run"].split("T 1024/")[-1]: run["test"]["loss"] / math.log(2) for run in raw("single-runs")
+               if run["run"].startswith("language models")}
+
+    def lower(one, other):
+        test = test_of(language, one, other)
+        return [f"{-test['difference']:.3f}", p_value(test["p"])]
+
+    return [
+        ("{} steps of {} windows ({} million bytes",
+         [f"{options['steps']:,}", options["batch"], f"{options['steps'] * options['batch'] * options['length'] / 1e6:.1f}"]),
+        ("**{} two of the four differ significantly**", ["No" if least >= 0.05 else least]),
+        ("is {} bits below flat attention (p = {}), with {} of its score products",
+         lower("flat", "strata") + shown([find(language, "strata")["score_ratio"]], 2)),
+        ("at least as well**: {} bits below Strata attention (p = {})", lower("strata", "flat:window=67")),
+        ("all four are {} to {} bits better than after", range_of([gained(a, "512-1023") for a in language["attentions"]], 3)),
+        ("**HKT is the lowest**, {} below flat attention (p = {})", lower("flat", "hkt")),
+        ("streaming HSA {} and {}, Strata attention with near 1 {}, with near 4 {}, with dense filters {} (half",
+         shown([singles[name] for name in ("hsa-seed1", "hsa-seed2", "strata-near=1-seed1", "strata-near=4-seed1", "strata-filters=dense-seed1")], 3)),
+    ]
 
 
 def language_models():
@@ -131,4 +217,4 @@ def recall():
     ]
 
 
-PAGES = {"docs/RESULTS.md": lambda: [*controls(), *language_models(), *controls_of_language_models(), *caches(), *recall()]}
+PAGES = {"docs/RESULTS.md": lambda: [*controls(), *controls_on_listops(), *controls_on_imdb(), *long_language_models(), *language_models(), *controls_of_language_models(), *caches(), *recall()]}
