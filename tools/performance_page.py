@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/PERFORMANCE.md that come from raw figures: docs/results/bench-h200.json and bench-cpu.json, written by
-`strata bench --json`, bench-arguments-cpu.json, by `strata bench arguments --json`, and sdpa-cpu.json, by bench/sdpa_bench.py. Checks the sentences of
-tools/performance_sentences.py.
+"""Writes the tables of docs/PERFORMANCE.md that come from raw figures, those of docs/results/bench-*.json, written by
+`strata bench --json`, and sdpa-*.json, by bench/sdpa_bench.py. Checks the sentences of tools/performance_sentences.py.
 
 performance_page.py          writes them again
 performance_page.py --check  says whether they are up to date; exit code 1 if not
@@ -69,20 +68,30 @@ def other_table(figures):
     return list_of(figures, [name for name in numbers if not name.startswith("arguments_") and name not in shapes])
 
 
-def cpu_table(pattern):
-    """The figures of the CPU whose names begin so."""
-    figures = Figures(raw("bench-cpu"))
+def cpu_table(pattern, file="bench-cpu"):
+    """The figures of a file whose names begin so."""
+    figures = Figures(raw(file))
     names = [name for name, value in figures.raw.items() if isinstance(value, (float, int)) and re.match(pattern, name)]
     if not names:
-        raise SystemExit(f"docs/results/bench-cpu.json: expected figures with names like {pattern}, found none; run all benchmarks of the page")
-    return [*machine("bench-cpu"), *list_of(figures, names)]
+        raise SystemExit(f"docs/results/{file}.json: expected figures with names like {pattern}, found none; run all benchmarks of the page")
+    return [*machine(file), *list_of(figures, names)]
 
 
-def sdpa_table(dtype):
+def again_table(figures):
+    """Figures that reach their bar in one of two runs of the same kernels."""
+    again = Figures(raw("bench-h200-again"))
+    lines = ["| figure | bar | recorded run | second run |", "|---|---|---|---|"]
+    for name in (name for name in again.raw if name in again.bars):
+        if misses(figures.raw[name], figures.bars[name]) != misses(again.raw[name], again.bars[name]):
+            lines.append(f"| `{name}` | {figures.bars[name]} | {figures.cell(name)} | {again.cell(name)} |")
+    return lines
+
+
+def sdpa_table(dtype, file="sdpa-cpu"):
     """Our flat attention beside PyTorch's: a row for each shape."""
-    found = raw("sdpa-cpu")
+    found = raw(file)
     lines = ["", *textwrap.wrap(f"{found['cpu']}, {found['threads']} threads, PyTorch {found['torch'].split('+')[0]}, 1 x {found['heads']} heads x T x "
-                                f"{found['head_size']}, medians of {found['rounds']}, {found['date']}; raw figures in [sdpa-cpu.json](results/sdpa-cpu.json):",
+                                f"{found['head_size']}, medians of {found['rounds']}, {found['date']}; raw figures in [{file}.json](results/{file}.json):",
                                 100, break_long_words=False, break_on_hyphens=False), "",
              "| T | causal | forward, ms: PyTorch | ours | ratio | with backward, ms: PyTorch | ours | ratio |", "|---|---|---|---|---|---|---|---|"]
     for row in found[dtype]:
@@ -128,7 +137,7 @@ def arguments_table(figures):
     return lines
 
 
-TABLES = {"arguments": arguments_table, "shapes": shapes_table, "shares": shares_table, "others": other_table}
+TABLES = {"arguments": arguments_table, "shapes": shapes_table, "shares": shares_table, "others": other_table, "again": again_table}
 
 CPU = {
     "cpu hkt": r"hkt_cpu_(?!bf16)",
@@ -140,12 +149,16 @@ CPU = {
     "cpu train": "train_cpu_",
 }
 
+AMX = {"amx hkt in bfloat16": "hkt_cpu_bf16_", "amx hsa in bfloat16": "hsa_cpu_bf16_"}
+
 
 def main():
     figures = Figures(raw("bench-h200"))
     tables = {name: functools.partial(table, figures) for name, table in TABLES.items()}
     tables |= {name: functools.partial(cpu_table, pattern) for name, pattern in CPU.items()}
     tables |= {f"sdpa {dtype}": functools.partial(sdpa_table, dtype) for dtype in ("float32", "bfloat16")}
+    tables |= {"sdpa bfloat16, AMX": functools.partial(sdpa_table, "bfloat16", "sdpa-amx")}
+    tables |= {name: functools.partial(cpu_table, pattern, "bench-amx") for name, pattern in AMX.items()}
     tables |= {"cpu strata, other shapes": functools.partial(nearby_table)}
     update("tools/performance_page.py", {"docs/PERFORMANCE.md": tables})
     check_sentences("tools/performance_sentences.py", performance_sentences.PAGES)

@@ -64,6 +64,7 @@ def readme():
     shares = [100 * find(raw(f"hkt-table-{task}"), "hsa")["score_ratio"] for task in TASKS]
     return [
         ("Our flat attention runs at {} of the rate of sgemm", shown(on_cpu("hkt_cpu_l1_fwd_fraction_of_sgemm_t2048"), 2)),
+        ("with AMX, on an Intel CPU, {} times as fast as PyTorch 2.11's", shown([raw("sdpa-amx")["hkt_cpu_bf16_flat_torch_over_ours_fwd"]], 2)),
         ("of the rate of sgemm, {} times as fast as PyTorch 2.15's at 2,048 tokens; in bfloat16 (AVX-512 BF16) it is {} times as fast",
          shown([row["torch_over_ours_fwd"] for dtype in ("float32", "bfloat16") for row in raw("sdpa-cpu")[dtype]
                 if row["tokens"] == 2048 and not row["causal"]], 2)),
