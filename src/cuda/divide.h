@@ -22,7 +22,8 @@ struct Divisor {
 };
 
 #ifdef __CUDACC__
-// x / divisor and what is left, neither negative; by 32-bit instructions, which are a third as many, where they suffice.
+// x / divisor and what is left, neither negative; by 32-bit instructions, which are a third as many, where they
+// suffice.
 struct Quotient {
   int64_t value, rest;
   __device__ Quotient(int64_t x, int64_t divisor) {
