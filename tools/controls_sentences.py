@@ -186,6 +186,14 @@ def controls_of_language_models():
     ]
 
 
+def near_families():
+    results = raw("lm-near-cpu")
+    fewer, more = (test_of(results, "strata", f"strata:near={near}") for near in (1, 4))
+    products = find(results, "strata:near=4")["score_ratio"] / find(results, "strata")["score_ratio"]
+    return [("with one the model loses {} bits (Holm {}), and four gain {} (p = {}) for {} times the score products",
+             [f"{fewer['difference']:.3f}", p_value(fewer["p_holm"]), f"{-more['difference']:.3f}", p_value(more["p"]), f"{products:.2f}"])]
+
+
 def caches():
     held = {a["name"]: {cache["context"]: cache["cache_bytes"] for cache in a["caches"]} for a in raw("lm-caches")["attentions"]}
     flat, strata = held["flat"], held["strata"]
@@ -217,4 +225,4 @@ def recall():
     ]
 
 
-PAGES = {"docs/RESULTS.md": lambda: [*controls(), *controls_on_listops(), *controls_on_imdb(), *long_language_models(), *language_models(), *controls_of_language_models(), *caches(), *recall()]}
+PAGES = {"docs/RESULTS.md": lambda: [*controls(), *controls_on_listops(), *controls_on_imdb(), *long_language_models(), *language_models(), *controls_of_language_models(), *near_families(), *caches(), *recall()]}

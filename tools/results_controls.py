@@ -57,10 +57,10 @@ LANGUAGE = {"flat": "flat", "flat:window=": "flat, a window of {}", "hkt": "HKT,
             "strata:input_filter=true": "Strata, near 2, a filter in front"}
 
 
-def language_table(name, places):
-    """Every attention over flat attention; bits at the first and the last places of the context."""
+def language_table(name, places, over="flat"):
+    """Every attention over the first one, which is called `over`; bits at the first and the last places of the context."""
     results = raw(name)
-    tests = {p["to"]: p for p in results["pairs"] if p["from"] == "flat"}
+    tests = {p["to"]: p for p in results["pairs"] if p["from"] == results["attentions"][0]["name"]}
     rows = []
     for a in results["attentions"]:
         test = tests.get(a["name"])
@@ -70,7 +70,7 @@ def language_table(name, places):
                      *(f"{bits[place]:.2f}" for place in places),
                      f"{a['parameters']:,.0f}", ratio(a["score_ratio"]), ratio(a["time_ratio"])])
     first, *others = places
-    return table(["bits per byte, test", "mean", "over flat", "p", "Holm", f"after {first} bytes", *others, "parameters", "scores", "step"], rows)
+    return table(["bits per byte, test", "mean", f"over {over}", "p", "Holm", f"after {first} bytes", *others, "parameters", "scores", "step"], rows)
 
 
 def caches_table():

@@ -220,6 +220,7 @@ PAGES = {
         "controls on IMDB": functools.partial(controls_table, "controls-imdb", "IMDB bytes, 3 epochs"),
         "search": search_table,
         "controls of language models": functools.partial(language_table, "lm-controls-cpu", ("16-31", "64-127", "128-255")),
+        "near families": functools.partial(language_table, "lm-near-cpu", ("16-31", "64-127", "256-511"), "near 2"),
         "caches": caches_table,
         "recall": recall_table,
         "language models, 1024": functools.partial(language_table, "lm-novels", ("16-31", "64-127", "512-1023")),
