@@ -108,7 +108,7 @@ inline bool all_at_most(const Vec<float>* x, float limit) {
 }
 
 // online_softmax() of one tile. rows.peak is what was subtracted from scores so far. Most tiles keep it: only if the
-// weights grow beyond 2^kFar, which is as exact as 1, or if a query has seen no key yet, are the maxima looked for and
+// weights of a tile sum up to more than kMost, or if a query has seen no key yet, are the maxima looked for and
 // the weights made again. Earlier sums are then seldom multiplied by anything but 1.
 template <bool kCoarse>
 inline void softmax_pairs(const PairSum& scores, int64_t n, const float* kept, OutputTile<float>& rows,
