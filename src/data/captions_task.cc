@@ -23,7 +23,6 @@
 namespace strata {
 namespace {
 
-constexpr int64_t kSides[] = {32, 16, 8};
 constexpr int32_t kClasses = 10, kAnimal = 10, kVehicle = 11, kBright = 12, kDark = 13;
 constexpr int64_t kBrightLevel = 121;  // the mean of half of CIFAR-10's images is as high
 
@@ -65,22 +64,7 @@ const std::vector<std::string>& vocabulary() {
 }
 
 // Sixteen grey levels are one token, that of their middle: with 256 tokens small models did not begin to learn.
-Token level_token(int64_t level) { return static_cast<Token>(1 + level / 16 * 16 + 8); }
-
-// The mean grey levels of blocks, rounded: the tokens of a smaller image.
-std::vector<Token> shrink(std::span<const Token> pixels, int64_t side) {
-  const int64_t block = kCifarSide / side;
-  std::vector<Token> small;
-  for (int64_t y = 0; y < side; ++y) {
-    for (int64_t x = 0; x < side; ++x) {
-      int64_t sum = block * block / 2;
-      for (int64_t i = 0; i < block * block; ++i)
-        sum += pixels[(y * block + i / block) * kCifarSide + x * block + i % block] - 1;
-      small.push_back(level_token(sum / (block * block)));
-    }
-  }
-  return small;
-}
+Token level_token(Token grey) { return static_cast<Token>(1 + (grey - 1) / 16 * 16 + 8); }
 
 bool is_animal(int32_t label) {
   static const std::set<std::string> animals = {"bird", "cat", "deer", "dog", "frog", "horse"};
@@ -113,7 +97,8 @@ Dataset caption_rows(const Dataset& images, int64_t side, uint64_t seed) {
       if (is_animal(own) && random.below(3) == 0) continue;
       claim.name = is_animal(own) == is_shown ? kAnimal : kVehicle;
     }
-    std::vector<Token> tokens = shrink(images.row(row), side);
+    std::vector<Token> tokens = shrink_image(images.row(row), side);
+    std::transform(tokens.begin(), tokens.end(), tokens.begin(), level_token);
     const std::vector<Token> words = encode_caption(make_caption(claim, random.next()));
     tokens.insert(tokens.end(), words.begin(), words.end());
     data.add_row(tokens, tells_the_truth ? 1 : 0, captions_length(side));
@@ -132,11 +117,7 @@ const std::vector<std::string>& claimed_names() {
   return names;
 }
 
-int64_t captions_side(int64_t length) {
-  const auto* side =
-      std::find_if(std::begin(kSides), std::end(kSides), [length](int64_t s) { return captions_length(s) == length; });
-  return side == std::end(kSides) ? 0 : *side;
-}
+int64_t captions_side(int64_t length) { return cifar10_side(length - kLongestCaption); }
 
 std::string make_caption(const Claim& claim, uint64_t seed) {
   Random random(seed);
@@ -177,14 +158,14 @@ std::vector<Token> encode_captioned(std::string_view input, int64_t side) {
   const std::vector<Token> words = encode_caption(input.substr(0, end));
   if (words.empty() || static_cast<int64_t>(words.size()) > kLongestCaption)
     throw data_error("input: expected a caption of 1 to {} words, got {}", kLongestCaption, words.size());
-  std::vector<Token> tokens;
-  for (const char pixel : pixels) tokens.push_back(level_token(static_cast<uint8_t>(pixel)));
+  std::vector<Token> tokens = byte_tokens(pixels);
+  std::transform(tokens.begin(), tokens.end(), tokens.begin(), level_token);
   tokens.insert(tokens.end(), words.begin(), words.end());
   return tokens;
 }
 
 TaskData load_captions(const DataConfig& config) {
-  if (std::find(std::begin(kSides), std::end(kSides), config.image_side) == std::end(kSides))
+  if (cifar10_side(config.image_side * config.image_side) == 0)
     throw usage_error("image_side: expected 32, 16 or 8, got {}", config.image_side);
   if (const int64_t longest = captions_length(config.image_side); config.length != longest)
     throw usage_error("length: expected {}, the pixels of an image and the longest caption, got {}", longest,

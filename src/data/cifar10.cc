@@ -1,4 +1,5 @@
-// CIFAR-10 (Krizhevsky 2009) as sequences of 1,024 grey pixels: the official binary batches, or files of grey rows.
+// CIFAR-10 (Krizhevsky 2009) as sequences of 1,024 grey pixels, or of 256 or 64 means of blocks: the official binary
+// batches, or files of grey rows.
 #include "data/cifar10.h"
 
 #include <functional>
@@ -48,6 +49,27 @@ const std::vector<std::string>& cifar10_classes() {
   return classes;
 }
 
+int64_t cifar10_side(int64_t pixels) {
+  for (const int64_t side : {32, 16, 8}) {
+    if (pixels == side * side) return side;
+  }
+  return 0;
+}
+
+std::vector<Token> shrink_image(std::span<const Token> pixels, int64_t side) {
+  const int64_t block = kCifarSide / side;
+  std::vector<Token> small;
+  for (int64_t y = 0; y < side; ++y) {
+    for (int64_t x = 0; x < side; ++x) {
+      int64_t sum = block * block / 2;
+      for (int64_t i = 0; i < block * block; ++i)
+        sum += pixels[(y * block + i / block) * kCifarSide + x * block + i % block] - 1;
+      small.push_back(static_cast<Token>(1 + sum / (block * block)));
+    }
+  }
+  return small;
+}
+
 TaskData read_cifar10(const std::string& path) {
   const fs::path folder = path.empty() ? cache_folder() / "cifar10" : fs::path(path);
   if (!fs::is_directory(folder)) {
@@ -81,10 +103,20 @@ TaskData read_cifar10(const std::string& path) {
 }
 
 TaskData load_cifar10(const DataConfig& config) {
-  if (config.length != static_cast<int64_t>(kPixels)) {
-    throw usage_error("length: expected {}, the pixels of an image, got {}", kPixels, config.length);
+  const int64_t side = cifar10_side(config.length);
+  if (side == 0)
+    throw usage_error("length: expected 1024, 256 or 64, an image of 32, 16 or 8 pixels a side, got {}", config.length);
+  TaskData data = read_cifar10(config.data);
+  for (Dataset* split : {&data.train, &data.test}) {
+    if (side == kCifarSide) break;
+    Dataset small;
+    small.bad = split->bad;
+    small.problems = split->problems;
+    for (int64_t row = 0; row < split->size(); ++row)
+      small.add_row(shrink_image(split->row(row), side), split->rows[row].label, config.length);
+    *split = std::move(small);
   }
-  return read_cifar10(config.data);
+  return data;
 }
 
 }  // namespace strata

@@ -9,7 +9,10 @@ void declare(OptionTable& table, DataConfig& c) {
   table.begin_group("Data");
   table.add("task", &c.task, {.help = "What to learn (strata data list)", .choices = task_names()});
   table.add("data", &c.data, {.help = "File or folder with the data; the task's own place in the cache if empty"});
-  table.add("length", &c.length, {.help = "Tokens per row at most; 0: the task's default", .min = 0, .max = 1 << 20});
+  table.add("length", &c.length,
+            {.help = "Tokens per row at most (cifar10: 1024, 256 or 64 pixels); 0: the task's default",
+             .min = 0,
+             .max = 1 << 20});
   table.add("train_rows", &c.train_rows,
             {.help = "Training rows; 0: all (listops, recall: 20000)", .min = 0, .max = kMostCount});
   table.add("valid_rows", &c.valid_rows,

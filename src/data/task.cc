@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "data/captions.h"
+#include "data/cifar10.h"
 #include "data/listops.h"
 #include "data/pieces.h"
 #include "util/error.h"
@@ -243,10 +244,9 @@ std::vector<Token> encode_input(const std::string& task, const std::string& inpu
                        length);
     }
   } else if (task == "cifar10") {
-    constexpr size_t kPixels = 1024;
-    if (input.size() != kPixels) {
-      throw data_error("input: expected an image of 32 x 32 grey bytes, got {} bytes", input.size());
-    }
+    if (static_cast<int64_t>(input.size()) != length)
+      throw data_error("input: expected an image of {0} x {0} grey bytes, got {1} bytes", cifar10_side(length),
+                       input.size());
     tokens = byte_tokens(input);
   } else if (task == "captions") {
     tokens = encode_captioned(input, captions_side(length));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "data/captions.h"
+#include "data/cifar10.h"
 #include "data/listops.h"
 #include "data/pieces.h"
 #include "data/task.h"
@@ -28,6 +29,7 @@ void check(const ModelCard& card, const std::string& where) {
                              : card.task == "listops"  ? kListopsVocabulary
                              : card.task == "captions" ? kCaptionsVocabulary
                                                        : kByteVocabulary;
+  require(card.task != "cifar10" || cifar10_side(card.shape.length) > 0, "the length of an image");
   require(card.task != "captions" || captions_side(card.shape.length) > 0, "the length of an image and a caption");
   require(card.shape.vocabulary == vocabulary, "as many tokens as the task or its words have");
   const auto outputs = card.shape.next_token ? vocabulary : static_cast<int64_t>(card.labels.size());

@@ -150,7 +150,37 @@ TEST(Cifar10, GreyRowsAndTheirFaults) {
                                      "train.bin: the last row is incomplete (100 bytes, expected 1025)",
                                  }));
   config.length = 512;
-  EXPECT_EQ(refusal(config, ExitCode::kUsage), "length: expected 1024, the pixels of an image, got 512");
+  EXPECT_EQ(refusal(config, ExitCode::kUsage),
+            "length: expected 1024, 256 or 64, an image of 32, 16 or 8 pixels a side, got 512");
+}
+
+// Blocks of 2 x 2 and 4 x 4 pixels become their means, rounded; what is unusable is told as before.
+TEST(Cifar10, SmallImagesAreMeansOfBlocks) {
+  const TempFolder folder;
+  std::string bytes(1025, '\0');
+  auto set = [&](int y, int x, int grey) { bytes[1 + 32 * y + x] = static_cast<char>(grey); };
+  set(0, 0, 10), set(0, 1, 20), set(1, 0, 30), set(1, 1, 41);  // mean 25.25
+  set(2, 31, 255), set(3, 31, 255);                            // half of a block: 127.5
+  set(30, 0, 255), set(30, 1, 255), set(31, 0, 255), set(31, 1, 255);
+  folder.write("train.bin", bytes + bytes + std::string(1, '\x0a') + bytes.substr(1));
+  folder.write("test.bin", std::string(1, '\1') + bytes.substr(1));
+  DataConfig config = config_for("cifar10", folder.path());
+  config.valid_share = 0;
+  config.length = 256;
+  const TaskData data = load_task(config);
+  ASSERT_EQ(data.train.size(), 2);
+  EXPECT_EQ(data.train.bad, 1);
+  EXPECT_SAYS(data.train.problems.front(), "train.bin row 3: expected a label of 0 to 9, got 10");
+  EXPECT_EQ(data.test.rows[0].label, 1);
+  std::vector<Token> expected(256, 1);
+  expected[0] += 25, expected[31] += 128, expected[240] += 255;
+  EXPECT_EQ(std::vector<Token>(data.train.row(1).begin(), data.train.row(1).end()), expected);
+  config.length = 64;
+  expected.assign(64, 1);
+  expected[0] += 6, expected[7] += 32, expected[56] += 64;  // 101 / 16, 510 / 16, 1020 / 16
+  const TaskData smaller = load_task(config);
+  EXPECT_EQ(std::vector<Token>(smaller.test.row(0).begin(), smaller.test.row(0).end()), expected);
+  EXPECT_EQ(smaller.test.cut, 0);
 }
 
 // ------------------------------------------------------------------------------------------------- text

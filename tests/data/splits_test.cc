@@ -184,6 +184,9 @@ TEST(Inputs, BytesAndImages) {
   EXPECT_EQ(encode_input("cifar10", std::string(1024, '\x05'), 1024), std::vector<Token>(1024, 6));
   EXPECT_EQ(error_of(ExitCode::kData, [] { encode_input("cifar10", "x", 1024); }),
             "input: expected an image of 32 x 32 grey bytes, got 1 bytes");
+  EXPECT_EQ(encode_input("cifar10", std::string(64, '\x05'), 64), std::vector<Token>(64, 6));
+  EXPECT_EQ(error_of(ExitCode::kData, [] { encode_input("cifar10", std::string(1024, 'x'), 256); }),
+            "input: expected an image of 16 x 16 grey bytes, got 1024 bytes");
   EXPECT_EQ(error_of(ExitCode::kData, [] { encode_input("table", "", 8); }), "input: expected some text, got nothing");
 }
 

@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   DataConfig config;
   config.task = task.name;
   config.data = folder.string();
-  config.length = config.task == "cifar10" ? 1024 : (asked & 1) != 0 ? 8 : 64;
+  config.length = (asked & 1) == 0 ? 64 : config.task == "cifar10" ? 1024 : 8;
   if (config.task == "captions") {
     config.image_side = (asked & 1) != 0 ? 8 : 16;
     config.length = captions_length(config.image_side);
