@@ -33,11 +33,7 @@ class Trained : public LanguageModel {
   std::string decode(int64_t token) const override {
     return token == kPad ? "" : std::string(1, static_cast<char>(token - 1));
   }
-  // A table of positions ends with the rows of training.
-  int64_t longest() const override {
-    const std::string& positions = loaded_.card.config.positions;
-    return positions == "none" || positions == "rotary" ? 0 : loaded_.card.shape.length;
-  }
+  int64_t longest() const override { return loaded_.card.longest(); }
   CacheSize cache() const override {
     const ModelConfig& c = loaded_.card.config;
     CacheSize size{stream_.bytes()};

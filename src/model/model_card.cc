@@ -55,6 +55,11 @@ void check(const ModelCard& card, const std::string& where) {
 
 }  // namespace
 
+// A table of positions ends with the rows of training.
+int64_t ModelCard::longest() const {
+  return config.positions == "none" || config.positions == "rotary" ? 0 : shape.length;
+}
+
 Json ModelCard::to_json() const {
   ModelCard copy = *this;
   copy.config = resolved(copy.config);

@@ -19,6 +19,7 @@ struct ModelCard {
   std::string pieces;                     // their tokenizer, if tokens are word pieces (data/pieces.h)
   std::string label_column, text_column;  // of the table it learned from; empty: no table, or an older file
 
+  int64_t longest() const;  // the most tokens of a row that the model can read; 0: any number
   const char* tokens() const { return words.empty() ? "bytes" : pieces.empty() ? "words" : "pieces"; }
 
   Json to_json() const;

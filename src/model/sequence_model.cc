@@ -99,7 +99,8 @@ Tensor SequenceModelImpl::drop(const Tensor& x, const ModelInput& input, int64_t
 
 Tensor SequenceModelImpl::embed(const ModelInput& input) {
   const int64_t tokens = input.tokens.size(1);
-  TORCH_CHECK_VALUE(tokens <= shape.length, "tokens: expected at most ", shape.length, ", got ", tokens);
+  TORCH_CHECK_VALUE(!positions_.defined() || tokens <= shape.length, "tokens: expected at most ", shape.length,
+                    ", got ", tokens);
   Tensor x = embed_each(input.tokens);
   if (positions_.defined()) {
     if (positions_.device() != x.device()) positions_ = positions_.to(x.device());  // sinusoidal ones, once

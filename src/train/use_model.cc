@@ -85,10 +85,9 @@ Json evaluate_model(const EvaluateRequest& given) {
     throw data_error("expected data with the labels of the model, {1}; got {0}", shown_list(data.labels),
                      shown_list(loaded.card.labels));
   }
-  if (data.length > loaded.card.shape.length) {
-    throw usage_error("--length: expected at most {}, the length of the model, got {}", loaded.card.shape.length,
-                      data.length);
-  }
+  if (const int64_t longest = loaded.card.longest(); longest > 0 && data.length > longest)
+    throw usage_error("--length: expected at most {}, the length of the model, whose positions are {}, got {}", longest,
+                      loaded.card.config.positions, data.length);
   for (const std::string& problem : describe_problems(data)) Progress().note("warning: " + problem);
   const Dataset& split = data.split(request.split);
   files.push_back(describe_files({model_file(request.model)})[0]);

@@ -1,6 +1,7 @@
 """Controls of a comparison: fixed level weights, windows, filters before flat attention; the recall task; scores by place."""
 
 import json
+import math
 
 import pytest
 
@@ -71,6 +72,18 @@ def test_bits_by_place_make_the_whole(home):
         assert sum(part["loss"] * part["targets"] for part in test["parts"]) / targets == pytest.approx(test["loss"], rel=1e-5)
     said = json.loads(strata("eval", "1", "--json"))
     assert [part["targets"] for part in said["parts"]] == [part["targets"] for part in result(home / "1")["test"]["parts"]]
+    assert "--length: expected at most 50, the length of the model, whose positions are learned, got 200" in strata("eval", "1", "--length", 200, code=2)
+
+
+@pytest.mark.parametrize("attention", ["flat", "hkt", "hsa", "strata"])
+def test_models_without_a_table_of_positions_read_longer_texts(home, attention):
+    (home / "text.txt").write_text("the cat sat on the mat. " * 400)
+    strata("train", "--task", "text", "--data", "text.txt", "--length", "50", "--positions", "rotary", "--attention", attention, *TINY,
+           "--train-rows", "0", "--valid-rows", "0", "--test-rows", "0", "--layers", "1", "--epochs", "1", "--branching", "4", "--quiet", "--folder", "run")
+    parts = {length: json.loads(strata("eval", "run", "--length", length, "--json"))["parts"] for length in (50, 400)}
+    assert [part["name"] for part in parts[400]][-3:] == ["64-127", "128-255", "256-399"]
+    assert all(math.isfinite(part["loss"]) for part in parts[400])
+    assert parts[50][0]["targets"] > parts[400][0]["targets"]  # one per window; longer windows are fewer
 
 
 def test_recall_is_scored_by_accuracy_and_distance(home):

@@ -134,17 +134,19 @@ TEST(SequenceModelStream, EqualsTheWholeForwardPass) {
       SequenceModel model(config, shape);
       model->eval();
       torch::NoGradGuard no_grad;
-      const Tensor ids = torch::randint(1, 20, {1, 40}, torch::kLong);
-      const Tensor whole = model->forward({ids, torch::tensor({40}), {}})[0];
+      // Only a table of positions ends with the length of training.
+      const int64_t tokens = std::string(positions) == "learned" ? 40 : 100;
+      const Tensor ids = torch::randint(1, 20, {1, tokens}, torch::kLong);
+      const Tensor whole = model->forward({ids, torch::tensor({tokens}), {}})[0];
       auto stream = model->start_stream();
-      for (int64_t t = 0; t < 40; ++t) {
+      for (int64_t t = 0; t < tokens; ++t) {
         const Tensor step = model->step(ids[0][t].item<int64_t>(), stream);
         EXPECT_LT((step - whole[t]).abs().max().item<double>(), 1e-4)
             << attention << " " << positions << " token " << t;
       }
       EXPECT_GT(stream.bytes(), 0);
       // A prompt in one pass, then several tokens behind it, then one.
-      std::vector<int64_t> all(ids.data_ptr<int64_t>(), ids.data_ptr<int64_t>() + 40);
+      std::vector<int64_t> all(ids.data_ptr<int64_t>(), ids.data_ptr<int64_t>() + tokens);
       auto read = model->start_stream();
       int64_t end = 0;
       for (const int64_t count : {17, 3, 1}) {
@@ -155,6 +157,8 @@ TEST(SequenceModelStream, EqualsTheWholeForwardPass) {
       EXPECT_THROW(model->read({}, read), c10::Error);
       if (std::string(positions) == "learned") {
         EXPECT_THROW(model->step(1, stream), c10::Error);
+        const Tensor longer = torch::ones({1, 41}, torch::kLong);
+        EXPECT_THROW(model->forward({longer, torch::tensor({41}), {}}), c10::Error);
       }
     }
   }
