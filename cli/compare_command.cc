@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "bind.h"
 #include "commands.h"
 #include "compare/compare.h"
@@ -9,6 +11,7 @@
 #include "util/common_options.h"
 #include "util/error.h"
 #include "util/interrupt.h"
+#include "util/progress.h"
 
 namespace strata {
 namespace {
@@ -34,9 +37,25 @@ void print_plan(const CompareState& state) {
   for (const auto& [name, value] : record.items()) fmt::print("  {} = {}\n", name, value.dump());
 }
 
+// Whether there is something to search, and whether the search decides what is given.
+void check_search(CompareState& state) {
+  if (state.compare.search_rates.empty()) {
+    if (state.table.find("search_part")->given)
+      throw usage_error("--search-part: expected --search-rates beside it, got none");
+    return;
+  }
+  const std::vector<Variant> variants = parse_variants(state.compare.attentions, state.run);
+  if (std::all_of(variants.begin(), variants.end(), [](const Variant& variant) { return variant.has_rate; }))
+    throw usage_error("--search-rates: expected an attention without a learning rate of its own, got {}",
+                      fmt::join(state.compare.attentions, " "));
+  if (state.table.find("learning_rate")->given)
+    Progress(state.compare.quiet).note("warning: --learning-rate is not used; the search chooses among --search-rates");
+}
+
 void run_compare(CompareState& state) {
   if (state.table.find("attention")->given)
     throw usage_error("--attention: a comparison has several; use --attentions");
+  check_search(state);
   if (state.folder.empty()) state.folder = "runs/compare-" + state.run.data.task;
   if (state.dry_run) return print_plan(state);
   watch_for_interrupts();

@@ -32,8 +32,8 @@ constexpr const char* kFooter =
     "  strata help COMMAND                     options and examples of a command\n"
     "\n"
     "Exit codes: 0 done; 1 failure; 2 wrong command line or config; 3 data missing or unreadable;\n"
-    "4 output folder, checkpoint or standard output unusable; 130 interrupted, state saved;\n"
-    "141 the reader of standard output closed its pipe.";
+    "4 output folder, checkpoint or standard output unusable; 5 training diverged;\n"
+    "130 interrupted, state saved; 141 the reader of standard output closed its pipe.";
 
 constexpr const char* kOutOfMemory = "out of memory; try a smaller --batch or --length";
 

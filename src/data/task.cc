@@ -94,6 +94,7 @@ Dataset take_rows(Dataset& from, int64_t count, uint64_t seed) {
   for (int64_t i = 0; i < std::min(count, from.size()); ++i) chosen[order[i]] = true;
   Dataset taken;
   taken.answers = from.answers;
+  taken.answer_step = from.answer_step;
   std::vector<Dataset::Row> kept;
   for (int64_t i = 0; i < from.size(); ++i) {
     if (chosen[i]) {
@@ -131,6 +132,7 @@ void cut_valid_split(TaskData& data, const DataConfig& config) {
 void join_splits(TaskData& data) {
   Dataset all;
   all.answers = data.test.answers;
+  all.answer_step = data.test.answer_step;
   for (const Dataset* split : {&data.train, &data.valid, &data.test}) {
     const auto offset = static_cast<int64_t>(all.tokens.size());
     all.tokens.insert(all.tokens.end(), split->tokens.begin(), split->tokens.end());

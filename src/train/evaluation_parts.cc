@@ -39,7 +39,7 @@ void EvaluationParts::add(int64_t index, const Tensor& outputs, const Batch& bat
   for (int64_t row = 0; row < batch.rows; ++row) {
     for (int64_t place = 0; place < batch.width; ++place) {
       const int64_t at = row * batch.width + place;
-      if (batch.targets[at] < 0) continue;
+      if (batch.targets[at] < 0 || (by_row_ && place + 1 < batch.lengths[row])) continue;
       auto part = sum[static_cast<int64_t>(by_row_ ? static_cast<size_t>(batch.labels[row]) : part_of_place(place))];
       part[0] += losses.data_ptr<double>()[at];
       part[1] += correct.data_ptr<double>()[at];

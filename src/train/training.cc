@@ -78,8 +78,11 @@ void Training::run_epoch(int64_t epoch) {
     watch_divergence([&] { run_step(loader); });
     ++step_;
     const bool logs = step_ % c_.log_every == 0 || step_ == steps_;
-    // A GPU may still be at work on the last steps: to read the sums waits for it, and that is time of training.
-    if (logs || step_ % kShowEvery == 0 || step_ % eval_every_ == 0) read_window();
+    const bool is_due = parallel_ != nullptr ? agreed_.save : is_time_to_save();
+    // A GPU may still be at work on the last steps. Whatever waits for it comes behind this read, and the wait is time
+    // of training.
+    if (logs || is_due || step_ % kShowEvery == 0 || step_ % eval_every_ == 0 || step_ % steps_per_epoch_ == 0)
+      read_window();
     const auto now = std::chrono::steady_clock::now();
     train_seconds_ += Seconds(now - start).count();
     if (logs) log_window();
@@ -96,7 +99,7 @@ void Training::run_epoch(int64_t epoch) {
                               step_, steps_, folder_.root.string()));
     }
     const bool saved = last_save_ > now;  // with the evaluation
-    if (!saved && (parallel_ != nullptr ? agreed_.save : is_time_to_save())) save();
+    if (!saved && is_due) save();
   }
 }
 

@@ -37,6 +37,9 @@ DataConfig data_of_model(const std::string& model, const Json& changes, const Mo
   if (card.task == "captions" && config.image_side != captions_side(card.shape.length))
     throw usage_error("--image-side: expected {}, that of the model, got {}", captions_side(card.shape.length),
                       config.image_side);
+  if (card.task == "cifar10" && card.longest() > 0 && config.length != 0 && config.length != card.shape.length)
+    throw usage_error("--length: expected {}, the pixels of the model's images, got {}", card.shape.length,
+                      config.length);
   config.tokens = card.tokens();
   config.pieces = card.pieces;
   return config;

@@ -14,7 +14,8 @@ TINY = {"task": "captions", "data": "images", "image-side": SIDE, "model-size": 
 def train(folder, code=0, **options):
     """strata train with the options of TINY but for these."""
     given = {**TINY, **{name.replace("_", "-"): value for name, value in options.items()}}
-    return strata("train", "--quiet", "--folder", folder, *(word for name, value in given.items() for word in (f"--{name}", value)),
+    return strata("train", "--quiet", "--folder", folder,
+                  *(word for name, value in given.items() if value is not None for word in (f"--{name}", value)),
                   code=code)
 
 
@@ -72,6 +73,18 @@ def test_a_model_learns_from_both_and_predicts(home):
     assert 320 < json.loads(strata("eval", "run/best.safetensors", "--data", "images", "--split", "test", "--json"))["rows"] < 400
     assert "--image-side: expected 8, that of the model, got 16" in strata("eval", "run", "--image-side", 16, code=2)
     assert "min_length: applies to the task listops only, but the task is captions" in strata("eval", "run", "--min-length", 4, code=2)
+
+
+def test_images_alone_may_be_small_too(home):
+    write_images(home / "images", train=2000, test=100)
+    train("run", task="cifar10", length=64, attention="hsa", image_side=None, dropout=0, epochs=4, learning_rate=5e-3)
+    assert result(home / "run")["test"]["accuracy"] > 0.8
+    (home / "input").write_bytes(bytes([level(3) + 4] * 64))
+    assert json.loads(strata("predict", "run", "--file", "input"))["label"] == "cat"
+    (home / "input").write_bytes(bytes(1024))
+    strata("predict", "run", "--file", "input", code=3)
+    # The positions of another width would mean other places.
+    assert "--length: expected 64, the pixels of the model's images, got 256" in strata("eval", "run", "--length", 256, code=2)
 
 
 def test_the_same_seed_gives_the_same_captions(home):

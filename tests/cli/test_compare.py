@@ -71,6 +71,9 @@ def test_compare_searches_learning_rates(home):
     assert json.loads(strata(*args, "--json")) == results, "nothing is run again"
     assert "/search" in strata(*args[:-5], "1e-3", "2e-3", *args[-2:], code=4)
     assert "expected at least two" in strata("compare", "--search-rates", "1e-3", code=2)
+    assert "--search-part: expected --search-rates beside it" in strata("compare", "--search-part", "0.3", code=2)
+    assert "--search-rates: expected an attention without a learning rate of its own, got hkt:learning_rate=1e-3" in strata(
+        "compare", "--attentions", "hkt:learning_rate=1e-3", "--search-rates", "1e-3", "2e-3", code=2)
 
 
 def test_compare_says_which_run_failed(home):

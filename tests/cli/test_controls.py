@@ -96,6 +96,10 @@ def test_recall_is_scored_by_accuracy_and_distance(home):
     right = sum(part["accuracy"] * part["targets"] for part in test["parts"]) / 400
     assert right == pytest.approx(test["accuracy"])
     said = strata("eval", "run")
+    # Of training rows that ask several keys, the last answer is at the distance of the row's label.
+    strata("train", *args, "--questions", 2, "--steps", 3, "--folder", "asks")
+    parts = json.loads(strata("eval", "asks", "--split", "train", "--json"))["parts"]
+    assert sum(part["targets"] for part in parts) == 4000
     assert "bits per byte" not in said and said.splitlines()[2].startswith("distance") and said.count("\n32-39 ") == 1, said
     table = strata("compare", *args, "--attentions", "flat", "strata:near=1", "--seeds", 1, "--steps", "3", "--folder", "all")
     assert "test accuracy, %" in table

@@ -24,6 +24,12 @@ def shown_as(shown, value):
     return abs(float(shown.replace(",", "")) - value) <= 0.5001 * 10**-digits
 
 
+def corrected(raw, pair):
+    """p after Holm's correction for all pairs."""
+    smaller = sorted(one["p"] for one in raw["pairs"] if one["p"] <= pair["p"])
+    return min(1, max((len(raw["pairs"]) - place) * p for place, p in enumerate(smaller)))
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_each_row_of_a_table_is_the_raw_result(name):
     section = PAGE.partition(f"configs/{name}.toml")[2].partition("\n## ")[0]
@@ -32,7 +38,7 @@ def test_each_row_of_a_table_is_the_raw_result(name):
     assert len(rows) == len(raw["attentions"])
     flat = raw["attentions"][0]
     for row, attention in zip(rows, raw["attentions"]):
-        _, accuracy, over_flat, p, parameters, scores, step = row
+        _, accuracy, over_flat, p, holm, parameters, scores, step = row
         mean, deviation = accuracy.split(" ± ")
         assert shown_as(mean, attention["mean"]) and shown_as(deviation, attention["standard_deviation"]), row
         assert shown_as(parameters, attention["parameters"]) and shown_as(scores, attention["score_ratio"]), row
@@ -41,6 +47,8 @@ def test_each_row_of_a_table_is_the_raw_result(name):
             continue
         pair = next(x for x in raw["pairs"] if (x["from"], x["to"]) == (flat["name"], attention["name"]))
         assert shown_as(over_flat, pair["difference"]) and shown_as(p, pair["p"]), row
+        assert shown_as(holm, corrected(raw, pair)), row
+        assert corrected(raw, pair) == pytest.approx(pair.get("p_holm", corrected(raw, pair)))
 
 
 @pytest.mark.parametrize("column, task", enumerate(["listops", "imdb", "cifar10"], start=1))
@@ -51,7 +59,7 @@ def test_what_decides_a_default_is_the_raw_result(column, task):
         raw = RAW[f"hkt-table-{task}" if option == "filters=dense" else f"variants-{task}"]
         hkt, other = (next(a for a in raw["attentions"] if re.fullmatch(f"hkt{x}(:learning_rate=.*)?", a["name"]))
                       for x in ("", f":{option}" if option else ""))
-        mean, deviation, p = re.fullmatch(r"([\d.]+) ± ([\d.]+)(?: \(p = ([\d.]+)\))?", shown[label]).groups()
+        mean, deviation, p = re.fullmatch(r"([\d.]+) ± ([\d.]+)(?: \(p = ([\d.]+), Holm [\d.]+\))?", shown[label]).groups()
         assert shown_as(mean, other["mean"]) and shown_as(deviation, other["standard_deviation"]), label
         if option:
             assert shown_as(p, next(x["p"] for x in raw["pairs"] if {x["from"], x["to"]} == {hkt["name"], other["name"]})), label
