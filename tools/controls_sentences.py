@@ -46,7 +46,8 @@ def controls():
         ("projections per level {} (Holm {})", over("flat:ffn=6", "hkt:projections=per-level", "p_holm")),
         ("Strata attention without a tree {} above the window (Holm {})", over("flat:window=17", "strata:tree=none:branching=4", "p_holm")),
         ("**Rotary positions** add {} to flat attention (p = {})", over("flat", "flat:positions=rotary", "p")),
-        ("HSA is as good as flat attention with {} of its products", ["a fifth" if 0.19 < products < 0.22 else products]),
+        ("HSA is {} points above flat attention (p = {}) with {} of its products",
+         [*over("flat", f"hsa{BALANCED}", "p"), "a fifth" if 0.19 < products < 0.22 else products]),
         ("Strata attention is {} above it (Holm {})", over(f"hsa{BALANCED}", f"strata{BALANCED}", "p_holm")),
         ("of both the levels are worth {} (p = {}, Holm {})",
          over(f"strata:levels=1{FILTER}{BALANCED}", f"strata{BALANCED}{FILTER}", "p", "p_holm")),
@@ -72,6 +73,8 @@ def controls_on_listops():
 
     products = find(results, f"strata{BLIND}")["score_ratio"] / find(results, "hkt")["score_ratio"]
     rates = {one["name"]: one["learning_rate"] for one in results["search"]["attentions"]}
+    first, searched = raw("hkt-table-listops"), find(results["search"], f"hsa{BLIND}")
+    tie = [one["learning_rate"] for one in searched["tried"] if one["valid"] == max(each["valid"] for each in searched["tried"])]
     return [
         ("HKT is {} points above flat attention (p = {}). A filter", over("flat", "hkt", "p")),
         ("front of flat attention adds {}, rotary positions {}, more parameters {} and a window {},",
@@ -81,8 +84,11 @@ def controls_on_listops():
          both(lambda name: over(name, "hkt", "p"), "p") + over(uniform, "hkt", "p")),
         ("**Four levels** are {} above three (p = {}), and **rotary positions** add {} to HKT (p = {})",
          over("hkt", "hkt:levels=4", "p") + over("hkt", f"hkt{rotary}", "p")),
-        ("HSA is as good as flat attention (+{}, p = {}), and Strata attention {} above it (p = {}), level with HKT at {} of HKT's",
-         over("flat", f"hsa{BLIND}", "p") + over(f"hsa{BLIND}", f"strata{BLIND}", "p") + shown([products], 2)),
+        ("HSA is {} above flat attention (p = {}), at the rate {}, which the short search took from a tie with {}; in the first table, at {} "
+         "and with {} epochs, it is {} above.", over("flat", f"hsa{BLIND}", "p") + tie + [tie[1], first["options"]["epochs"]]
+         + shown([pair(first, "flat", f"hsa{BLIND}")["difference"]], 2)),
+        ("Strata attention is {} above HSA (p = {}), of which a part may be the rate's, and {} below HKT (p = {}) at {} of its",
+         over(f"hsa{BLIND}", f"strata{BLIND}", "p") + over(f"strata{BLIND}", "hkt", "p") + shown([products], 2)),
         ("attention is {} above the window of as many products (p = {})", over(window, "strata:tree=none", "p")),
         ("Strata attention is {} below HSA (p = {})", over("strata", "hsa", "p")),
         ("**Two levels** gain hardly anything ({}); the short search gave them the rate {},", over("flat", "hkt:levels=2") + [rates["hkt:levels=2"]]),
@@ -121,15 +127,16 @@ def controls_on_imdb():
     ]
 
 
-def gained(attention, last="256-511"):
-    """Bits per byte that the last places of the context have less than those after 64 to 127 bytes."""
+def gained(attention, last="256-511", first="64-127"):
+    """Bits per byte that the last places of the context have less than the first ones."""
     loss = {part["name"]: part["loss"] for part in attention["parts"]}
-    return (loss["64-127"] - loss[last]) / math.log(2)
+    return (loss[first] - loss[last]) / math.log(2)
 
 
 def long_language_models():
     language = raw("lm-novels")
     options, least = language["options"], min(p["p"] for p in language["pairs"])
+    to_hkt = test_of(language, "flat", "hkt")
     singles = {run["run"].split("T 1024/")[-1]: run["test"]["loss"] / math.log(2) for run in raw("single-runs")
                if run["run"].startswith("language models")}
 
@@ -143,9 +150,13 @@ def long_language_models():
         ("**{} two of the four differ significantly**", ["No" if least >= 0.05 else least]),
         ("is {} bits below flat attention (p = {}), with {} of its score products",
          lower("flat", "strata") + shown([find(language, "strata")["score_ratio"]], 2)),
-        ("does as well**: {} bits below Strata attention (p = {})", lower("strata", "flat:window=67")),
+        ("with as many products** is {} bits below Strata attention (p = {})", lower("strata", "flat:window=67")),
+        ("From 256-511 bytes to 512-1023 they gain {} to {},", range_of([gained(a, "512-1023", "256-511") for a in language["attentions"]], 3)),
+        ("whose four layers reach back {} bytes", [options["layers"] * 67]),
+        ("95% interval {} below to {} above). A loss of more than {} bits",
+         shown([-to_hkt["low"], to_hkt["high"], to_hkt["high"]], 3)),
         ("all four are {} to {} bits better than after", range_of([gained(a, "512-1023") for a in language["attentions"]], 3)),
-        ("**HKT is the lowest**, {} below flat attention (p = {})", lower("flat", "hkt")),
+        ("**HKT is the lowest**, {} below flat attention (p = {};", lower("flat", "hkt")),
         ("streaming HSA {} and {}, Strata attention with near 1 {}, with near 4 {}, with dense filters {} (half",
          shown([singles[name] for name in ("hsa-seed1", "hsa-seed2", "strata-near=1-seed1", "strata-near=4-seed1", "strata-filters=dense-seed1")], 3)),
     ]
@@ -153,12 +164,17 @@ def long_language_models():
 
 def language_models():
     language = raw("lm-novels-cpu")
+    hsa, near2, near1 = (find(raw(file), name)["mean"] for file, name in (
+        ("lm-novels-cpu", "hsa"), ("lm-novels-cpu", "strata"), ("lm-near-cpu", "strata:near=1")))
     return [
         ("a cache of logarithmic size: {} bits lower, and {} with dense filters",
          shown([-pair(language, "flat", name)["difference"] for name in ("strata", "strata:filters=dense")], 3)),
         ("correction for the 15 pairs ({}, {})",
          [p_value(pair(language, "flat", name)["p_holm"]) for name in ("strata", "strata:filters=dense")]),
-        ("does as well**: {} and {} bits", shown([find(language, name)["mean"] for name in ("flat:window=60", "strata")], 3)),
+        ("with as many products** has {} bits where Strata attention has {}",
+         shown([find(language, name)["mean"] for name in ("flat:window=60", "strata")], 3)),
+        ("Of the {} bits between it and Strata attention, levels and filters account for {} (near 1 in the next table) and the second near family for {}.",
+         shown([hsa - near2, hsa - near1, near1 - near2], 3)),
         ("the bits fall by {} at most", shown([max(map(gained, language["attentions"]))], 3)),
         ("**Streaming HSA loses** {} bits to flat attention (Holm {})",
          [*shown([pair(language, "flat", "hsa")["difference"]], 2), p_value(pair(language, "flat", "hsa")["p_holm"])]),

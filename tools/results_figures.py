@@ -43,8 +43,23 @@ def over(test, digits=2):
     return f"{test['difference']:+.{digits}f}"
 
 
-def over_with_p(test):
-    return f"{bold(over(test), test['p'] < 0.05)} (p = {p_value(test['p'])})"
+def holm(results):
+    """p after Holm's correction for all pairs of a comparison, by the set of the two names."""
+    tests, adjusted, largest = sorted(results["pairs"], key=lambda test: test["p"]), {}, 0.0
+    for place, test in enumerate(tests):
+        largest = max(largest, min(1.0, (len(tests) - place) * test["p"]))
+        adjusted[frozenset((test["from"], test["to"]))] = largest
+    return adjusted
+
+
+def holm_of(results, test):
+    return holm(results)[frozenset((test["from"], test["to"]))]
+
+
+def with_p(results, test, text):
+    """Bold: above, and significant after Holm's correction."""
+    corrected = holm_of(results, test)
+    return f"{bold(text, test['difference'] > 0 and corrected < 0.05)} (p = {p_value(test['p'])}, Holm {p_value(corrected)})"
 
 
 def percent(share, digits=2):

@@ -14,7 +14,7 @@ import results_sentences
 import results_settings
 from page_tables import check_sentences, machine, raw, table, update
 from results_controls import caches_table, controls_table, language_table, recall_table
-from results_figures import LRA, PAPER, TASKS, bold, find, mean, over, over_with_p, p_value, pair, percent, ratio
+from results_figures import LRA, PAPER, TASKS, bold, find, holm, holm_of, mean, over, p_value, pair, percent, ratio, with_p
 
 HKT, DENSE, BALANCED = "HKT, L = 3", "HKT, L = 3, dense filters", "HSA, balanced tree"
 INJECTED = {"SST-2": "sst2", "AG News": "agnews", "IMDB": "imdb"}
@@ -24,20 +24,21 @@ INJECTED = {"SST-2": "sst2", "AG News": "agnews", "IMDB": "imdb"}
 
 
 def attention_table(name, labels):
-    """Bold: the best one, and those without a significant difference from it, where they are better than flat."""
+    """Bold: the best one, and those without a significant difference from it, where they are better than flat; after Holm's
+    correction for all pairs."""
     results = raw(name)
-    attentions = results["attentions"]
+    attentions, corrected = results["attentions"], holm(results)
     tests = {frozenset((p["from"], p["to"])): p for p in results["pairs"]}
     flat, best = attentions[0], max(attentions, key=lambda a: a["mean"])
     rows = []
     for label, a in zip(labels, attentions, strict=True):
         test = tests.get(frozenset((flat["name"], a["name"])))
-        near = a is best or tests[frozenset((best["name"], a["name"]))]["p"] >= 0.05
-        wins = test is not None and test["difference"] > 0 and test["p"] < 0.05
-        compared = [over(test), p_value(test["p"])] if test else ["", ""]
+        near = a is best or corrected[frozenset((best["name"], a["name"]))] >= 0.05
+        wins = test is not None and test["difference"] > 0 and holm_of(results, test) < 0.05
+        compared = [over(test), p_value(test["p"]), p_value(holm_of(results, test))] if test else ["", "", ""]
         costs = [f"{a['parameters']:,.0f}", ratio(a["score_ratio"]), ratio(a["time_ratio"])]
         rows.append([label, mean(a, near and wins), *compared, *costs])
-    return table(["attention", "test accuracy, %", "over flat", "p", "parameters", "scores", "step"], rows)
+    return table(["attention", "test accuracy, %", "over flat", "p", "Holm", "parameters", "scores", "step"], rows)
 
 
 def summary_table():
@@ -49,7 +50,7 @@ def summary_table():
     rows.append(["HKT over flat, the paper", *(f"{b - a:+.2f}" for a, b in zip(PAPER["flat"], PAPER["hkt"]))])
     for label, name in (("HKT over flat, here", "hkt"), ("with dense filters", "hkt:filters=dense"),
                         ("HSA on the data's tree over flat", "hsa"), ("HSA on a balanced tree over flat", "hsa:tree=balanced")):
-        rows.append([label, *(over_with_p(pair(r, "flat", name)) for r in results)])
+        rows.append([label, *(with_p(r, test, over(test)) for r in results for test in [pair(r, "flat", name)])])
     return table(["test accuracy, %", "ListOps", "IMDB bytes", "CIFAR-10"], rows)
 
 
@@ -73,7 +74,7 @@ def best_table():
 
 
 def defaults_table():
-    """Bold: better than the first line, p < 0.05."""
+    """Bold: better than the first line after Holm's correction for the pairs of the comparison."""
     variants = [raw(f"variants-{task}") for task in TASKS]
     rows = [["L = 3, shared projections, depthwise filters", *(mean(find(r, "hkt")) for r in variants)]]
     for label, name, results in (
@@ -83,8 +84,7 @@ def defaults_table():
         ("dense filters (the tables above)", "hkt:filters=dense", [raw(f"hkt-table-{task}") for task in TASKS]),
     ):
         tests = [pair(r, "hkt", name) for r in results]
-        rows.append([label, *(f"{mean(find(r, name), t['difference'] > 0 and t['p'] < 0.05)} (p = {p_value(t['p'])})"
-                              for r, t in zip(results, tests))])
+        rows.append([label, *(with_p(r, t, mean(find(r, name))) for r, t in zip(results, tests))])
     return table(["HKT", "ListOps", "IMDB bytes", "CIFAR-10"], rows)
 
 
@@ -188,7 +188,7 @@ def readme_table():
             gains[1] += f"; with dense filters {over(pair(results[1], 'flat', 'hkt:filters=dense'), 1)}"
         costs = [find(r, name) for r in results]
         rows.append([label, *gains])
-        rows.append(["its score products; step time", *(f"{ratio(a['score_ratio'])}; {ratio(a['time_ratio'])}" for a in costs)])
+        rows.append(["its score products", *(ratio(a["score_ratio"]) for a in costs)])
     return table(["over flat attention", "ListOps", "IMDB bytes", "CIFAR-10"], rows)
 
 

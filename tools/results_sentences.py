@@ -3,7 +3,7 @@
 """
 
 from page_tables import on_cpu, range_of, raw, shown
-from results_figures import LRA, PAPER, TASKS, find, p_value, pair
+from results_figures import LRA, PAPER, TASKS, find, holm_of, p_value, pair
 
 
 def accuracy(file, *runs, split="valid"):
@@ -18,6 +18,11 @@ def ablation(*runs):
     return [first - other for other in others]
 
 
+def gain(results, name):
+    """Over flat attention."""
+    return pair(results, "flat", name)
+
+
 def p_of(name, *pairs):
     return [p_value(pair(raw(name), one, other)["p"]) for one, other in pairs]
 
@@ -26,6 +31,13 @@ def tables(one, other, key="mean"):
     """other - one on the three tasks."""
     results = [raw(f"hkt-table-{task}") for task in TASKS]
     return [find(r, other)[key] - find(r, one)[key] for r in results]
+
+
+def dense(task):
+    """p and Holm's p of dense filters against depthwise ones."""
+    results = raw(f"hkt-table-{task}")
+    test = pair(results, "hkt", "hkt:filters=dense")
+    return [p_value(test["p"]), p_value(holm_of(results, test))]
 
 
 def bench(*names):
@@ -61,6 +73,10 @@ BALANCED_2 = [layer[raw("inject-minilm-sst2")["gaps"]["trees"].index("balanced 2
 
 
 def readme():
+    listops, imdb = raw("controls-listops"), raw("controls-imdb")
+    gains = [(results, pair(results, "flat", name)) for task in TASKS for results in [raw(f"hkt-table-{task}")]
+             for name in ("hkt", *(["hkt:filters=dense"] if task == "imdb" else []), "hsa")]
+    weak = [corrected for results, test in gains if (corrected := holm_of(results, test)) >= 0.05]
     shares = [100 * find(raw(f"hkt-table-{task}"), "hsa")["score_ratio"] for task in TASKS]
     return [
         ("Our flat attention runs at {} of the rate of sgemm", shown(on_cpu("hkt_cpu_l1_fwd_fraction_of_sgemm_t2048"), 2)),
@@ -93,9 +109,18 @@ def readme():
          shown(bench("train_cuda_step_hkt_over_flat", "train_cuda_tokens_per_second_over_eager"), 2, 1)),
         ("HSA needs {} to {}% of flat attention's score products", shown([min(shares), max(shares)], 1, 0)),
         ("with a balanced tree it gains {}.", shown(tables("flat", "hsa:tree=balanced")[:1], 1)),
-        ("A step of HKT that has the GPU to itself takes {} with", shown(bench("train_cuda_step_hkt_over_flat"), 2)),
+        ("HKT gains {} points over flat attention (p = {}, Holm {} among {} pairs); a filter",
+         [*shown([gain(listops, "hkt")["difference"]], 1), p_value(gain(listops, "hkt")["p"]), p_value(gain(listops, "hkt")["p_holm"]), len(listops["pairs"])]),
+        ("a short window gain {} at most", shown([max(gain(listops, f"flat:{x}")["difference"] for x in (
+            "input_filter=true", "positions=rotary", "ffn=7", "window=60"))], 1)),
+        ("a filter in front alone gives {} of HKT's {} points", shown([gain(raw("controls-demo"), name)["difference"] for name in (
+            "flat:input_filter=true", "hkt")], 1)),
+        ("are significant but HKT's and HSA's on CIFAR-10 ({}, {};", [p_value(one) for one in weak]),
+        ("the worst, {} and {} (forward,", shown(bench("hsa_cuda_b20_over_b16_fwd_t64k", "hsa_cuda_b20_over_b16_fwdbwd_t64k"), 1)),
+        ("does better than the mix (p = {}, not significant among its {} pairs)",
+         [p_value(next(p["p"] for p in imdb["pairs"] if {p["from"], p["to"]} == {"hkt", "hkt:level_weights=level-1"})), len(imdb["pairs"])]),
         ("ALiBi, a bias and dropout take {} to {} times as long", range_of(bench(*SLOW), 0)),
-        ("32 and 64 children take {} to {} times as long as those of 16", range_of(bench(*HSA_WIDE), 1)),
+        ("those of 32 and 64 children take {} to {} times as long, those of 20", range_of(bench(*HSA_WIDE), 1)),
         ("Strata attention finds {}% of what stands 64 bytes back or more",
          shown([100 * find(raw("recall-cpu"), "strata:branching=4")["parts"][-1]["accuracy"]], 0)),
     ]
@@ -110,13 +135,19 @@ def results():
     demo = [p["p"] for p in raw("positions-demo")["pairs"]]
     per_level = "hkt:projections=per-level:learning_rate=2e-3"
     frozen, captions = raw("hsa-table-imdb-frozen"), raw("captions")
-    to_strata = pair(captions, "flat", "strata")
+    small = ablation(*(f"hkt{x}-learning_rate=2e-3" for x in ("", "-levels=2", "-levels=4", "-levels=5", "-taps=2", "-taps=5", "-input_filter=true", "-psd=true")))
+    smaller = ablation(*(f"hsa{x}-learning_rate=5e-4" for x in ("", "-branching=8", "-branching=4", "-normalize=true")))
+    to_strata, to_hsa = pair(captions, "flat", "strata"), pair(captions, "flat", "hsa")
+    to_words = pair(raw("hsa-table-imdb-words"), "flat", "hsa")
+    fewer = [pair(raw(f"variants-{task}"), "hkt", "hkt:levels=2") for task in ("listops", "cifar10")]
+    per_level_imdb = pair(raw("variants-imdb"), "hkt", "hkt:projections=per-level")
     return [
         ("Every attention is within {} points of the flat one and below it",
          shown([max(-p["difference"] for p in frozen["pairs"] if p["from"] == "flat")], 2)),
         ("all are {} to {} points above what either modality is worth",
          shown([end([c["mean"] for c in captions["attentions"]]) - 50 for end in (min, max)], 0)),
-        ("keeps flat attention's accuracy at {}% of its scores. Strata", shown([100 * find(captions, "hsa")["score_ratio"]], 0)),
+        ("HSA on the document's tree is {} points above flat attention at {}% of its scores, but with three seeds the 95% interval goes from {} to +{}.",
+         [*shown([to_hsa["difference"]], 2), *shown([100 * find(captions, "hsa")["score_ratio"]], 0), *shown([to_hsa["low"], to_hsa["high"]], 1)]),
         ("Strata attention is {} points above flat attention, which is significant alone (p = {}) and not among ten ({})",
          [*shown([to_strata["difference"]], 2), p_value(to_strata["p"]), p_value(to_strata["p_holm"])]),
         ("HSA on a balanced tree beats it by {} points (Holm {})",
@@ -130,7 +161,11 @@ def results():
         ("between HKT with dense filters and HSA on the text's tree (p = {})", p_of("hkt-table-imdb", ("hkt:filters=dense", "hsa"))),
         ("between the two trees (p = {}), nor between HSA and HKT (p = {}, {})",
          p_of("hkt-table-cifar10", ("hsa", "hsa:tree=balanced"), ("hkt", "hsa"), ("hkt", "hsa:tree=balanced"))),
-        ("HSA keeps flat attention's accuracy at {}% of its scores", shown([100 * words[2]["score_ratio"]], 0)),
+        ("HSA on the text's tree is {} points above flat attention (95% interval {} .. +{}) at {}% of its scores;",
+         [*shown([to_words["difference"], to_words["low"], to_words["high"]], 2), *shown([100 * words[2]["score_ratio"]], 0)]),
+        ("The third is {} and {} points above the second on ListOps and CIFAR-10 (p = {}, {};",
+         [*shown([-test["difference"] for test in fewer], 1), *(p_value(test["p"]) for test in fewer)]),
+        ("lose on ListOps (Holm {}), and are lower on CIFAR-10 (p = {}, Holm {})", [*dense("listops")[1:], *dense("cifar10")]),
         ("On CIFAR-10 HKT had {}, HSA on the quadtree {}, on the balanced tree {}, and with four layers {}. "
          "On IMDB (8 epochs) HKT {} and HSA {}.",
          shown(accuracy("single-runs", *(f"cifar10, 12 epochs/{run}-seed1" for run in (
@@ -142,15 +177,17 @@ def results():
                                          for rate in ("2e-3", "1e-3"))), 1)),
         ("a step took {} ms instead of {}", shown([steps["hkt-levels=4-learning_rate=2e-3-seed1"], steps["hkt-learning_rate=2e-3-seed1"]], 1)),
         ("takes {} to {} of the time of three", range_of(bench(*(f"hkt_cuda_fwdbwd_l4_over_l3_d{d}_t16k" for d in (64, 128))), 2)),
-        ("A pair per level wins on text, {} points, and loses nowhere, for {}% more parameters",
-         [*shown([pair(raw("variants-imdb"), "hkt", "hkt:projections=per-level")["difference"]], 1),
+        ("A pair per level gains on text, {} points (p = {}, Holm {}), and loses nowhere, for {}% more parameters",
+         [*shown([per_level_imdb["difference"]], 1), p_value(per_level_imdb["p"]), p_value(holm_of(raw("variants-imdb"), per_level_imdb)),
           *shown([100 * imdb[per_level] / imdb["hkt:learning_rate=2e-3"] - 100], 0)]),
         ("deviates by up to {} points", shown([max(a["standard_deviation"] for a in raw("hkt-table-imdb")["attentions"])], 1)),
-        ("**PSD mode** was {} points lower", shown(ablation("hkt-learning_rate=2e-3", "hkt-psd=true-learning_rate=2e-3"), 0)),
+        ("PSD mode** differ by {} points at most", ["three" if max(map(abs, small)) < 3 else max(small)]),
+        ("normalised queries and keys change {} points or less", ["two" if max(map(abs, smaller)) < 2 else smaller]),
         ("{} points between the text's own and a balanced one after 3 epochs", shown(ablation("hsa-learning_rate=5e-4", "hsa-tree=balanced"), 0)),
         ("at its learning rate, and {} points at the same one", shown(ablation("hsa", "hsa-tree=balanced"), 0)),
-        ("After 8 epochs it is {} points over three seeds (p = {})",
-         [*shown([-tables("hsa", "hsa:tree=balanced")[1]], 0), *p_of("hkt-table-imdb", ("hsa", "hsa:tree=balanced"))]),
+        ("After 8 epochs it is {} points over three seeds (p = {}, Holm {})",
+         [*shown([-tables("hsa", "hsa:tree=balanced")[1]], 0), *p_of("hkt-table-imdb", ("hsa", "hsa:tree=balanced")),
+          p_value(holm_of(raw("hkt-table-imdb"), pair(raw("hkt-table-imdb"), "hsa", "hsa:tree=balanced")))]),
         ("after 3 epochs 1e-3 is {} points above 5e-4", shown(ablation("hsa", "hsa-learning_rate=5e-4"), 1)),
         ("(p from {} to {};", range_of(demo, 2)),
     ]
