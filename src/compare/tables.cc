@@ -37,7 +37,7 @@ std::string p_text(const Json& p) {
 }
 
 Table attention_table(const Json& results) {
-  Table table{{"attention", results.at("measure"), "validation", "parameters", "score FLOPs", "step time"}, {}};
+  Table table{{"attention", results.at("measure"), "validation", "parameters", "score products", "step time"}, {}};
   for (const Json& a : results.at("attentions")) {
     table.rows.push_back(
         {a.at("name"),

@@ -81,9 +81,9 @@ TEST(Compare, TablesForATerminal) {
                 "test accuracy, %", false);
   results["task"] = "listops";
   EXPECT_EQ(to_text(results),
-            "listops         test accuracy, %  validation  parameters  score FLOPs  step time\n"
-            "flat               37.43 +- 1.01           -         100      1.0000x      1.00x\n"
-            "hkt:levels=2       46.73 +- 0.90       51.00         110      1.2500x      1.20x\n");
+            "listops         test accuracy, %  validation  parameters  score products  step time\n"
+            "flat               37.43 +- 1.01           -         100         1.0000x      1.00x\n"
+            "hkt:levels=2       46.73 +- 0.90       51.00         110         1.2500x      1.20x\n");
   EXPECT_EQ(attention_table(results).rows[1][1], "46.73 ± 0.90");
   EXPECT_EQ(pair_table(results).rows.size(), 1);
   EXPECT_EQ(seed_table(results).rows.size(), 6);
