@@ -127,6 +127,35 @@ def controls_on_imdb():
     ]
 
 
+def controls_on_cifar10():
+    results, alone = raw("controls-cifar10-cpu"), "hkt:level_weights=level-1"
+    options = results["options"]
+    edges = sum(attention["at_edge"] for attention in results["search"]["attentions"])
+    best = sorted(results["attentions"], key=lambda a: -a["mean"])[:2]
+    widest, spread = max(results["attentions"], key=lambda a: a["standard_deviation"])["name"], find(results["search"], "strata")
+
+    def over(one, other, *keys):
+        return difference(results, one, other, *keys)
+
+    return [
+        ("{} training rows, {} epochs, {} test rows", [f"{options['train_rows']:,}", options["epochs"], "10,000"]),
+        ("{} rate that was chosen is at an edge of what was tried ([results/controls-cifar10-cpu.json]", ["no" if edges == 0 else edges]),
+        ("HKT is {} points above flat attention (p = {}), a filter in front of flat attention {} (p = {})",
+         over("flat", "hkt", "p") + over("flat", f"flat{FILTER}", "p")),
+        ("Level 1 alone is {} above flat attention (p = {}) and {} above the mix (p = {})", over("flat", alone, "p") + over("hkt", alone, "p")),
+        ("Uniform weights are {} above learned ones (p = {})", over("hkt", "hkt:level_weights=uniform", "p")),
+        ("Wider layers add {} (p = {}), rotary positions {} (p = {})", over("flat", "flat:ffn=7", "p") + over("flat", "flat:positions=rotary", "p")),
+        ("Strata attention is {} above HSA on the balanced tree (p = {}) and {} on the quadtree (p = {})",
+         over(f"hsa{BALANCED}", f"strata{BALANCED}", "p") + over("hsa", "strata", "p")),
+        ("Without a tree it is {} above the window of as many products (p = {}) and {} above flat attention (p = {})",
+         over("flat:window=17", "strata:tree=none:branching=4", "p") + over("flat", "strata:tree=none:branching=4", "p")),
+        ("with {} of flat attention's score products and without a tree", shown([find(results, f"strata{BALANCED}")["score_ratio"]], 2)),
+        ("where its seeds differ most, at the rate {}.", [spread["learning_rate"] if widest == "strata" else widest]),
+        ("**Strata attention is the highest**, on a {} tree", ["blind balanced" if [a["name"] for a in best] == [f"strata{BALANCED}", "strata:tree=none:branching=4"] else best]),
+        ("correction for the {} pairs {} of them are significant", [len(results["pairs"]), sum(p["p_holm"] < 0.05 for p in results["pairs"])]),
+    ]
+
+
 def gained(attention, last="256-511", first="64-127"):
     """Bits per byte that the last places of the context have less than the first ones."""
     loss = {part["name"]: part["loss"] for part in attention["parts"]}
@@ -243,4 +272,4 @@ def recall():
     ]
 
 
-PAGES = {"docs/RESULTS.md": lambda: [*controls(), *controls_on_listops(), *controls_on_imdb(), *long_language_models(), *language_models(), *controls_of_language_models(), *near_families(), *caches(), *recall()]}
+PAGES = {"docs/RESULTS.md": lambda: [*controls(), *controls_on_listops(), *controls_on_imdb(), *controls_on_cifar10(), *long_language_models(), *language_models(), *controls_of_language_models(), *near_families(), *caches(), *recall()]}

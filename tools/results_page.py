@@ -218,6 +218,8 @@ PAGES = {
         "controls on ListOps": functools.partial(controls_table, "controls-listops", "ListOps, 4 epochs"),
         "controls on ListOps, brackets": functools.partial(controls_table, "controls-listops", "given the brackets", on_its_tree=True),
         "controls on IMDB": functools.partial(controls_table, "controls-imdb", "IMDB bytes, 3 epochs"),
+        "controls on small images": functools.partial(controls_table, "controls-cifar10-cpu", "CIFAR-10, 8 x 8"),
+        "controls on the quadtree": functools.partial(controls_table, "controls-cifar10-cpu", "given the quadtree", on_its_tree=True),
         "search": search_table,
         "controls of language models": functools.partial(language_table, "lm-controls-cpu", ("16-31", "64-127", "128-255")),
         "near families": functools.partial(language_table, "lm-near-cpu", ("16-31", "64-127", "256-511"), "near 2"),

@@ -115,6 +115,8 @@ def readme():
             "input_filter=true", "positions=rotary", "ffn=7", "window=60"))], 1)),
         ("a filter in front alone gives {} of HKT's {} points", shown([gain(raw("controls-demo"), name)["difference"] for name in (
             "flat:input_filter=true", "hkt")], 1)),
+        ("On CIFAR-10 of 8 x 8 pixels HKT gains {} points (p = {})",
+         [*shown([gain(raw("controls-cifar10-cpu"), "hkt")["difference"]], 1), p_value(gain(raw("controls-cifar10-cpu"), "hkt")["p"])]),
         ("are significant but HKT's and HSA's on CIFAR-10 ({}, {};", [p_value(one) for one in weak]),
         ("the worst, {} and {} (forward,", shown(bench("hsa_cuda_b20_over_b16_fwd_t64k", "hsa_cuda_b20_over_b16_fwdbwd_t64k"), 1)),
         ("does better than the mix (p = {}, not significant among its {} pairs)",
