@@ -80,7 +80,7 @@ std::string to_text(const Json& results) {
   Table table = attention_table(results);
   table.header[0] = results.at("task");
   table.rows.insert(table.rows.begin(), table.header);
-  std::vector<size_t> widths = {10, 18, 10, 10, 11, 9};
+  std::vector<size_t> widths = {10, 18, 10, 10, 14, 9};
   for (const auto& row : table.rows) widths[0] = std::max(widths[0], row[0].size() + 1);
   std::string text;
   for (const auto& row : table.rows) {
