@@ -5,36 +5,29 @@ tokens, and records the bytes of its caches. They depend on the shape of a model
 STRATA: the command; build/release/bin/strata unless set
 """
 
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-OPTIONS = ("task", "length", "layers", "model_size", "heads", "positions", "branching", "near", "levels", "filters")
+from compared_runs import ask, attentions, note, write
+
 KEPT = ("tokens", "cache_bytes", "cache_nodes", "cache_node_bytes", "every_token_bytes")
 
 
 def main():
     if len(sys.argv) < 4:
         sys.exit("cache_sizes.py: expected RUNS OUTPUT TOKENS .., got " + (" ".join(sys.argv[1:]) or "nothing"))
-    runs, output, lengths = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
-    strata = os.environ.get("STRATA", str(ROOT / "build/release/bin/strata"))
-    results = json.loads((runs / "results.json").read_text())
-    attentions = []
-    for name in (attention["name"] for attention in results["attentions"]):
-        folder = runs / f"{name.replace(':', '-')}-seed{results['first_seed']}"
+    output, lengths = Path(sys.argv[2]), sys.argv[3:]
+    results, models = attentions(Path(sys.argv[1]), seeds=1)
+    found = []
+    for name, (run,) in models:
         made = []
         for tokens in lengths:
             # A prompt of one byte, so that all but one of the tokens are the model's.
-            command = [strata, "generate", str(folder), " ", "--tokens", str(int(tokens) - 1), "--threads", "1", "--json"]
-            printed = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+            printed = ask("generate", run, " ", "--tokens", int(tokens) - 1, "--threads", 1)
             made.append({"context": int(tokens), **{key: printed[key] for key in KEPT if key in printed}})
-            print(f"{name}, {tokens} tokens: {printed['cache_bytes']} bytes", file=sys.stderr, flush=True)
-        attentions.append({"name": name, "caches": made})
-    options = {option: results["options"][option] for option in OPTIONS}
-    output.write_text(json.dumps({"options": options, "attentions": attentions}, indent=2) + "\n")
+            note(f"{name}, {tokens} tokens: {printed['cache_bytes']} bytes")
+        found.append({"name": name, "caches": made})
+    write(output, results, attentions=found)
 
 
 if __name__ == "__main__":

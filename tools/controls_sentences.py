@@ -156,6 +156,21 @@ def controls_on_cifar10():
     ]
 
 
+def longer_texts():
+    results = raw("lm-longer-cpu")
+    of = {a["name"]: a for a in results["attentions"]}
+
+    def change(name):
+        """Bits from the last places of the training's context to those of the longest texts."""
+        loss = {part["name"]: part["loss"] / math.log(2) for part in of[name]["seeds"][0]["parts"]}
+        return loss["2048-4095"] - loss["256-511"]
+
+    return [
+        ("flat attention and HKT have {} and {} bits more", shown([change("flat"), change("hkt")], 2)),
+        ("Strata attention and the window change by {} and {}.", [f"{change(name):+.2f}" for name in ("strata", "flat:window=60")]),
+    ]
+
+
 def gained(attention, last="256-511", first="64-127"):
     """Bits per byte that the last places of the context have less than the first ones."""
     loss = {part["name"]: part["loss"] for part in attention["parts"]}
@@ -272,4 +287,4 @@ def recall():
     ]
 
 
-PAGES = {"docs/RESULTS.md": lambda: [*controls(), *controls_on_listops(), *controls_on_imdb(), *controls_on_cifar10(), *long_language_models(), *language_models(), *controls_of_language_models(), *near_families(), *caches(), *recall()]}
+PAGES = {"docs/RESULTS.md": lambda: [*controls(), *controls_on_listops(), *controls_on_imdb(), *controls_on_cifar10(), *longer_texts(), *long_language_models(), *language_models(), *controls_of_language_models(), *near_families(), *caches(), *recall()]}

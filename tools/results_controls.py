@@ -2,6 +2,8 @@
 
 import math
 import re
+import statistics
+import textwrap
 
 from page_tables import raw, table
 from results_figures import mean, p_value, ratio
@@ -80,6 +82,34 @@ def caches_table():
     rows = [[label_of(a["name"], LANGUAGE), *(f"{1e-6 * cache['cache_bytes']:.2f}" for cache in a["caches"])] for a in attentions]
     first, *others = contexts
     return table(["cache, MB", f"{first} bytes of text", *others], rows)
+
+
+def bits_at(attention, place):
+    """Bits per byte of every seed at a place of longer texts."""
+    return [next(part["loss"] for part in seed["parts"] if part["name"] == place) / math.log(2) for seed in attention["seeds"]]
+
+
+LONGER = ("64-127", "256-511", "512-1023", "1024-2047", "2048-4095")
+
+
+def longer_table():
+    """Bits per byte by place, within the context of training and beyond it, means over seeds."""
+    rows = []
+    for a in raw("lm-longer-cpu")["attentions"]:
+        places = [bits_at(a, place) for place in LONGER]
+        rows.append([label_of(a["name"], LANGUAGE), *(f"{statistics.mean(bits):.3f}" for bits in places),
+                     f"{1e-6 * a['sample']['cache_bytes']:.2f}"])
+    first, *others = LONGER
+    return table(["bits per byte, test", f"after {first} bytes", *others, "cache, MB"], rows)
+
+
+def samples_block():
+    """The beginning and the end of what each model wrote."""
+    lines = ["```"]
+    for a in raw("lm-longer-cpu")["attentions"]:
+        begin, end = (" ".join(a["sample"][part].split()) for part in ("begin", "end"))
+        lines += [f"{label_of(a['name'], LANGUAGE)}:", *textwrap.wrap(f"{begin} .. {end}", 96, initial_indent="  ", subsequent_indent="  ")]
+    return [*lines, "```"]
 
 
 RECALL = {"flat": "flat", "flat:window=": "flat, a window of {}", "hkt": "HKT, L = 3", "hsa:branching=4": "streaming HSA",

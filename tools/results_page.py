@@ -13,7 +13,7 @@ import controls_sentences
 import results_sentences
 import results_settings
 from page_tables import check_sentences, machine, raw, table, update
-from results_controls import caches_table, controls_table, language_table, recall_table
+from results_controls import caches_table, controls_table, language_table, longer_table, recall_table, samples_block
 from results_figures import LRA, PAPER, TASKS, bold, find, holm, holm_of, mean, over, p_value, pair, percent, ratio, with_p
 
 HKT, DENSE, BALANCED = "HKT, L = 3", "HKT, L = 3, dense filters", "HSA, balanced tree"
@@ -224,6 +224,8 @@ PAGES = {
         "controls of language models": functools.partial(language_table, "lm-controls-cpu", ("16-31", "64-127", "128-255")),
         "near families": functools.partial(language_table, "lm-near-cpu", ("16-31", "64-127", "256-511"), "near 2"),
         "caches": caches_table,
+        "longer texts": longer_table,
+        "samples": samples_block,
         "recall": recall_table,
         "language models, 1024": functools.partial(language_table, "lm-novels", ("16-31", "64-127", "512-1023")),
         "language models": functools.partial(language_table, "lm-novels-cpu", ("16-31", "64-127", "256-511")),
