@@ -142,7 +142,7 @@ def controls_on_cifar10():
         ("{} rate that was chosen is at an edge of what was tried ([results/controls-cifar10-cpu.json]", ["no" if edges == 0 else edges]),
         ("HKT is {} points above flat attention (p = {}), a filter in front of flat attention {} (p = {})",
          over("flat", "hkt", "p") + over("flat", f"flat{FILTER}", "p")),
-        ("Level 1 alone is {} above flat attention (p = {}) and {} above the mix (p = {})", over("flat", alone, "p") + over("hkt", alone, "p")),
+        ("level 1 alone is {} above flat attention (p = {}) and {} above the mix (p = {})", over("flat", alone, "p") + over("hkt", alone, "p")),
         ("Uniform weights are {} above learned ones (p = {})", over("hkt", "hkt:level_weights=uniform", "p")),
         ("Wider layers add {} (p = {}), rotary positions {} (p = {})", over("flat", "flat:ffn=7", "p") + over("flat", "flat:positions=rotary", "p")),
         ("Strata attention is {} above HSA on the balanced tree (p = {}) and {} on the quadtree (p = {})",
